@@ -1,8 +1,8 @@
 """Private clusters for tests: one a session and server, made when first asked for.
 
 Take `wheel18` or `debian15` for one server, `server` for each in turn, `bindir` for the programs of each in
-turn. Clusters are shared: make your own database or schema, leave settings alone (or make your own with
-`Cluster.create`).
+turn. A long test whose subject is no matter of versions is marked `one_server`. Clusters are shared: make
+your own database or schema, leave settings alone (or make your own with `Cluster.create`).
 
 With `--matrix` (`make test-matrix`) `server` and `bindir` go through every version that pgsweep supports and
 Debian's 15, with `--pg-bindir DIR` through the servers named, and only the tests that take one of them run.
@@ -56,7 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name in EACH_SERVER:
         if name in metafunc.fixturenames:
-            found = _each_bindir(metafunc.config)
+            alone = metafunc.definition.get_closest_marker("one_server") is not None
+            found = _each_bindir(metafunc.config, alone=alone)
             metafunc.parametrize(name, list(found.values()), ids=list(found), indirect=True)
 
 
@@ -72,12 +73,16 @@ def bindirs() -> list[Path]:
     return [server.bindir for server in installed_servers()]
 
 
-def _each_bindir(config: pytest.Config) -> dict[str, Path | None]:
-    """Return the bin folders that `server` goes through by name; None is the wheel's."""
+def _each_bindir(config: pytest.Config, *, alone: bool) -> dict[str, Path | None]:
+    """Return the bin folders that `server` goes through by name; None is the wheel's.
+
+    Args:
+        alone: only the wheel's, unless others are asked for.
+    """
     if named := config.getoption("--pg-bindir"):
         return {f"pg{inspect_bindir(bindir).version}": bindir for bindir in named}
     if not config.getoption("--matrix"):
-        return {"wheel18": None, "debian15": DEBIAN_BINDIR}
+        return {"wheel18": None} if alone else {"wheel18": None, "debian15": DEBIAN_BINDIR}
     lines = (ROOT / "tools/postgresql-matrix.txt").read_text(encoding="utf-8").splitlines()
     found = {}
     for major in (line.split()[0] for line in lines if not line.startswith("#")):

@@ -17,7 +17,7 @@ from pgsweep.pg.cluster import Cluster
 from tests.fix_process import wait_until
 
 _READS_PER_ROUND = 20
-_READ = "SELECT sum((SELECT length(filler) FROM page WHERE id = i)) FROM unnest(%s::int[]) AS i"
+_READ = "SELECT sum((SELECT octet_length(filler) FROM page WHERE id = i)) FROM unnest(%s::int[]) AS i"
 """Reads rows by the index, one after the other: a statement for each would take ten times the processor."""
 
 

@@ -170,6 +170,7 @@ def test_the_hottest_blocks_of_a_pool_are_those_used_most() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_server
 def test_a_case_of_everything_runs_repeats_and_is_judged(bindir: Path | None, tmp_path: Path) -> None:
     folder = tmp_path / "1-short"
     ran = run_case(_everything(), folder, bindir=bindir, lengths=SHORT, at_once=2)

@@ -16,7 +16,7 @@ from pgsweep.progress import NullListener
 from pgsweep.sizing.predict import predict
 from tests.fix_trace import can_trace
 
-pytestmark = [*can_trace, pytest.mark.slow]
+pytestmark = [*can_trace, pytest.mark.slow, pytest.mark.one_server]
 
 MIB = 1024**2
 SETTINGS = {"max_connections": "20", "autovacuum": "off", "shared_buffers": "4MB"}
@@ -43,7 +43,7 @@ def rounds(cluster: Cluster, count: int, seed: int) -> float:
             keys = (1 + random.zipf(1.3, READS) % 20_000).tolist()
             # One after the other by the index; a statement for each takes ten times the processor.
             connection.execute(
-                "SELECT sum((SELECT length(f) FROM points WHERE i = key)) FROM unnest(%s::int[]) AS key",
+                "SELECT sum((SELECT octet_length(f) FROM points WHERE i = key)) FROM unnest(%s::int[]) key",
                 (keys,),
             )
             connection.execute("SELECT count(*) FROM scanned")

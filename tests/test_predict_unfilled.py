@@ -53,7 +53,7 @@ def read_every_row(cluster: Cluster) -> None:
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
         connection.execute(
-            "SELECT sum((SELECT length(filler) FROM page WHERE id = i)) FROM generate_series(1, %s) AS i",
+            "SELECT sum((SELECT octet_length(filler) FROM page WHERE id = i)) FROM generate_series(1, %s) i",
             [ROWS],
         )
         session = connection.info.backend_pid

@@ -130,7 +130,7 @@ def test_throughput_is_predicted_where_the_server_times_nothing(bindir: Path | N
     with Cluster.create(bindir, settings) as cluster:
         create_database(cluster, 4)
         # At full speed it would take all of two processors.
-        with RunningWorkload(cluster, ZIPF, seed=1, scale=4, rate_per_second=2000):
+        with RunningWorkload(cluster, ZIPF, seed=1, scale=4, rate_per_second=700):
             record_peek(cluster.conninfo(DATABASE), tmp_path / "on.evidence", seconds=7, time_reads=True)
             with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
                 connection.execute("ALTER SYSTEM SET track_io_timing = off")
@@ -153,7 +153,7 @@ def test_throughput_is_predicted_where_the_server_times_nothing(bindir: Path | N
     assert found.mean_seconds == pytest.approx(waited / blocks)
     timed = timed_reads(off)
     assert timed is not None
-    assert timed.reads > 1000
+    assert timed.reads > 100
     assert 0 < timed.median_seconds <= timed.p90_seconds <= timed.p99_seconds <= timed.p999_seconds
     assert off.meta.overhead["timed_reads"] == timed.reads
     with pytest.raises(Refused, match="pgsweep record --time-reads"):

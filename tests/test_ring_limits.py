@@ -65,7 +65,8 @@ def scanning(cluster: Cluster) -> Iterator[None]:
                 session.execute("SELECT count(*) FROM scanned")
                 for first in range(0, 3000, 60):
                     session.execute(
-                        "SELECT sum(length(filler)) FROM kept WHERE id BETWEEN %s AND %s", [first, first + 5]
+                        "SELECT sum(octet_length(filler)) FROM kept WHERE id BETWEEN %s AND %s",
+                        [first, first + 5],
                     )
 
     thread = threading.Thread(target=work)

@@ -26,7 +26,7 @@ from pgsweep.pg.cluster import Cluster
 
 PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
 PATIENCE_SECONDS = 120.0
-_POLL_SECONDS = 0.002
+_POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
