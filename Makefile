@@ -40,8 +40,10 @@ test: setup ## all tests (as root on Debian: installs the server and the browser
 	tools/debian-packages test
 	@# Beside the build of the crates' tests Python compiles its own: otherwise each worker would do it.
 	$(RUST_TESTS) --no-run & built=$$!; $(BIN)/pytest --collect-only --quiet --quiet > /dev/null || true; wait $$built
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
-	$(RUST_TESTS)
+	@# The crates' tests take some seconds of one processor; their log stands behind that of the others.
+	log=$$(mktemp); $(RUST_TESTS) > $$log 2>&1 & crates=$$!; failed=0; \
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=$$?; \
+	wait $$crates || failed=$$?; cat $$log; rm $$log; exit $$failed
 
 test-quick: setup ## the tests that need no server, in a minute or so
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --quiet -m "not slow and not server"
