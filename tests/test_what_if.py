@@ -201,6 +201,7 @@ def test_a_changed_load_has_disk_reads_of_its_own(on_host: Path) -> None:
     assert after.disk_reads_per_second > 1.2 * before.disk_reads_per_second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "changed"),
     [
@@ -227,6 +228,7 @@ def test_fitted_rates_say_what_the_changed_load_reads_from_disk(
     assert point.disk_reads_low < point.disk_reads_per_second < point.disk_reads_high
 
 
+@pytest.mark.slow
 def test_another_memory_than_the_named_one(evidence: dict[str, Path]) -> None:
     """Where the host was not looked at, --ram is today's memory, and a what-if another one."""
     found = predict(
