@@ -1,15 +1,16 @@
 //! The bpf(2) system call: maps, programs, and attaching them to instructions of a running server.
 //!
 //! Everything made here is a file descriptor and nothing else: when the process ends, in any way, the kernel
-//! removes the probes.
+//! removes the probes. They are attached and removed in a process apart (`sibling`), lest a kill leaves breakpoints.
 
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use crate::error::{ProbeError, Result};
+use crate::sibling::in_sibling;
 
 // include/uapi/linux/bpf.h
 const BPF_MAP_CREATE: libc::c_long = 0;
@@ -31,17 +32,21 @@ const PERF_ATTR_SIZE_VER1: u64 = 72;
 /// `union bpf_attr` as 64-bit words; commands read the part they know.
 type Attributes = [u64; 18];
 
-fn bpf(command: libc::c_long, attributes: &mut Attributes) -> io::Result<i32> {
+fn call_bpf(command: libc::c_long, attributes: &mut Attributes) -> libc::c_long {
     // SAFETY: the pointer and the size describe `attributes`, which outlives the call; addresses inside it are made by
     // the callers from buffers that outlive the call too. The kernel checks everything else.
-    let result = unsafe {
+    unsafe {
         libc::syscall(
             libc::SYS_bpf,
             command,
             attributes.as_mut_ptr(),
             std::mem::size_of::<Attributes>(),
         )
-    };
+    }
+}
+
+fn bpf(command: libc::c_long, attributes: &mut Attributes) -> io::Result<i32> {
+    let result = call_bpf(command, attributes);
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
@@ -182,7 +187,34 @@ pub enum ProbePoint {
 #[derive(Debug)]
 pub struct Attached {
     _program: OwnedFd,
-    _event: OwnedFd,
+    _event: Probe,
+}
+
+/// The descriptor of a uprobe.
+#[derive(Debug)]
+struct Probe(RawFd);
+
+impl Probe {
+    /// Attach a probe by a system call that returns its descriptor.
+    ///
+    /// # Safety
+    /// As for `in_sibling`.
+    unsafe fn attach(call: impl FnOnce() -> libc::c_long) -> io::Result<Self> {
+        // SAFETY: the caller's; what follows the call reads errno.
+        unsafe {
+            in_sibling(|| match call() {
+                failed if failed < 0 => Err(io::Error::last_os_error()),
+                descriptor => Ok(Self(descriptor as RawFd)),
+            })
+        }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // SAFETY: a system call alone, and the descriptor is ours.
+        unsafe { in_sibling(|| libc::close(self.0)) };
+    }
 }
 
 /// Load a program and attach it to the instruction at an offset of a file, in all processes that execute it.
@@ -210,7 +242,7 @@ pub fn attach(
     })
 }
 
-fn link(program: &OwnedFd, path: &CString, file_offset: u64, point: ProbePoint) -> Result<OwnedFd> {
+fn link(program: &OwnedFd, path: &CString, file_offset: u64, point: ProbePoint) -> Result<Probe> {
     let offsets = [file_offset];
     let flags = match point {
         ProbePoint::Instruction => 0,
@@ -222,7 +254,8 @@ fn link(program: &OwnedFd, path: &CString, file_offset: u64, point: ProbePoint) 
     attributes[2] = path.as_ptr() as u64;
     attributes[3] = offsets.as_ptr() as u64;
     attributes[6] = pair(1, flags);
-    bpf_fd(BPF_LINK_CREATE, &mut attributes)
+    // SAFETY: a system call alone.
+    unsafe { Probe::attach(|| call_bpf(BPF_LINK_CREATE, &mut attributes)) }
         .map_err(|e| no_bpf("attach an eBPF program to a uprobe", e))
 }
 
@@ -248,7 +281,7 @@ fn perf_event(
     path: &CString,
     file_offset: u64,
     point: ProbePoint,
-) -> Result<OwnedFd> {
+) -> Result<Probe> {
     // struct perf_event_attr: type, size; config (bit 0: return probe, see the PMU's format/retprobe); ...;
     // config1 = path, config2 = offset.
     let mut attributes = [0u64; PERF_ATTR_SIZE_VER1 as usize / 8];
@@ -256,23 +289,22 @@ fn perf_event(
     attributes[1] = u64::from(point == ProbePoint::Return);
     attributes[7] = path.as_ptr() as u64;
     attributes[8] = file_offset;
-    // SAFETY: the attributes say their own size, and the path they point to outlives the call. Process -1 and processor
-    // 0: the program runs for every process on every processor, because it hangs on the probe, not on the event.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            attributes.as_mut_ptr(),
-            -1 as libc::pid_t,
-            0 as libc::c_int,
-            -1 as libc::c_int,
-            PERF_FLAG_FD_CLOEXEC,
-        )
-    };
-    if fd < 0 {
-        return Err(no_bpf("open a uprobe event", io::Error::last_os_error()));
+    // SAFETY: a system call alone; the attributes say their own size, and the path they point to outlives the call.
+    // Process -1 and processor 0: the program runs for every process on every processor, because it hangs on the
+    // probe, not on the event.
+    let event = unsafe {
+        Probe::attach(|| {
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                attributes.as_mut_ptr(),
+                -1 as libc::pid_t,
+                0 as libc::c_int,
+                -1 as libc::c_int,
+                PERF_FLAG_FD_CLOEXEC,
+            )
+        })
     }
-    // SAFETY: a new descriptor that nobody else owns.
-    let event = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    .map_err(|e| no_bpf("open a uprobe event", e))?;
     for (request, argument, what) in [
         (
             PERF_EVENT_IOC_SET_BPF,
@@ -282,7 +314,7 @@ fn perf_event(
         (PERF_EVENT_IOC_ENABLE, 0, "enable a uprobe event"),
     ] {
         // SAFETY: both requests take an integer argument.
-        if unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } < 0 {
+        if unsafe { libc::ioctl(event.0, request, argument) } < 0 {
             return Err(no_bpf(what, io::Error::last_os_error()));
         }
     }

@@ -38,5 +38,6 @@ pub mod read_timer;
 pub mod residency;
 pub mod ring;
 pub mod server;
+pub mod sibling;
 pub mod site;
 pub mod tracer;
