@@ -194,9 +194,8 @@ def _wait_until_gone(cluster: Cluster, name: str) -> float:
     """
     begin = time.monotonic()
     while True:
-        alive = [*_processes(name), *_sessions(cluster, name)]
-        if not alive:  # the kernel takes the breakpoints of probes out when it closes the last descriptor
-            alive = changed_code(cluster)
+        # The kernel takes the breakpoints of probes out when it closes the last descriptor.
+        alive = _processes(name) or _sessions(cluster, name) or changed_code(cluster)
         if not alive:
             return time.monotonic() - begin
         if time.monotonic() - begin > PATIENCE_SECONDS:
@@ -243,9 +242,9 @@ def changed_code(cluster: Cluster) -> list[str]:
             begin, end = (int(number, 16) for number in fields[0].split("-"))
             memory.seek(begin)
             file.seek(int(fields[2], 16))
-            there = np.frombuffer(memory.read(end - begin), dtype=np.uint8)
-            meant = np.frombuffer(file.read(end - begin), dtype=np.uint8)
-            length = min(len(there), len(meant))
-            at = np.flatnonzero(there[:length] != meant[:length])
-            differ += [f"{there[where]:02x} at {int(fields[2], 16) + where:x}" for where in at]
+            meant = file.read(end - begin)
+            there = memory.read(len(meant))
+            if there != meant:
+                at = np.flatnonzero(np.frombuffer(there, np.uint8) != np.frombuffer(meant, np.uint8))
+                differ += [f"{there[where]:02x} at {int(fields[2], 16) + where:x}" for where in at]
     return differ
