@@ -39,7 +39,9 @@ mod _native {
     #[pymodule_export]
     use crate::look::{drop_page_cache, page_cache, timed_reads};
     #[pymodule_export]
-    use crate::model::{clock_law, mixture_weights, mixture_weights_many, states_before_trace};
+    use crate::model::{
+        clock_law, drawn_accesses, mixture_weights, mixture_weights_many, states_before_trace,
+    };
     #[cfg(not(all(feature = "probe", target_os = "linux")))]
     #[pymodule_export]
     use crate::no_probe::__getattr__;

@@ -5,11 +5,15 @@ use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2}
 use pgsweep_core::model::clock::{stationary_table, Batch, MOST_USAGE_CAP};
 use pgsweep_core::model::mixture::{weights, weights_many, Likelihoods, Stop};
 use pgsweep_core::model::scans::{states_before, ScannedPage, Scans};
+use pgsweep_core::model::visits::{draw_accesses, Classes};
 use pgsweep_core::rules::Policy;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::{copied, maybe_copied};
+
+/// The address of each access, and when it is, in seconds.
+type Accesses<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<f64>>);
 
 fn batch_from(values: &[f64]) -> PyResult<Batch> {
     let batch: Batch = values
@@ -180,4 +184,55 @@ pub fn states_before_trace<'py>(
         .collect();
     let found = py.detach(|| states_before(&pages, scans, seed));
     Ok(found.into_pyarray(py))
+}
+
+/// Draw the accesses of visits at random times to classes of pages; return addresses and seconds.
+#[pyfunction]
+#[pyo3(signature = (visits, begins, batches, addresses, *, count, seconds, seed))]
+pub fn drawn_accesses<'py>(
+    py: Python<'py>,
+    visits: PyReadonlyArray1<'py, f64>,
+    begins: PyReadonlyArray1<'py, i64>,
+    batches: PyReadonlyArray2<'py, f64>,
+    addresses: PyReadonlyArray1<'py, u32>,
+    count: usize,
+    seconds: f64,
+    seed: u64,
+) -> PyResult<Accesses<'py>> {
+    let (visits, addresses) = (copied(&visits)?, copied(&addresses)?);
+    if !visits.iter().all(|v| v.is_finite() && *v >= 0.0) || !visits.iter().sum::<f64>().is_finite()
+    {
+        return Err(PyValueError::new_err(
+            "visits must be finite and not negative",
+        ));
+    }
+    let begins = copied(&begins)?;
+    let whole = begins.len() == visits.len() + 1
+        && begins[0] == 0
+        && begins.windows(2).all(|pair| pair[0] <= pair[1])
+        && begins.last() == Some(&(addresses.len() as i64));
+    let begins: Vec<usize> = begins.iter().map(|begin| *begin as usize).collect();
+    let batches: Vec<_> = batches
+        .as_array()
+        .outer_iter()
+        .map(|batch| batch_from(&batch.to_vec()))
+        .collect::<PyResult<_>>()?;
+    if !whole || batches.len() != visits.len() {
+        return Err(PyValueError::new_err(
+            "each class needs a batch law, and its pages must be a part of the addresses",
+        ));
+    }
+    let found = py.detach(|| {
+        let classes = Classes {
+            visits: &visits,
+            begins: &begins,
+            batches: &batches,
+            addresses: &addresses,
+        };
+        draw_accesses(classes, count, seconds, seed)
+    });
+    Ok((
+        found.addresses.into_pyarray(py),
+        found.seconds.into_pyarray(py),
+    ))
 }

@@ -12,6 +12,7 @@ pub mod model;
 pub mod objects;
 pub mod page_cache;
 mod parallel;
+mod random;
 /// What a pool holds.
 pub mod pool {
     pub use crate::buffers::{Contents, NO_PAGE};

@@ -30,6 +30,7 @@ __all__ = [
     "check_tracing",
     "clock_law",
     "dense_ids",
+    "drawn_accesses",
     "drop_page_cache",
     "mixture_weights",
     "mixture_weights_many",
@@ -594,6 +595,30 @@ def states_before(
     usage_cap: int = 5,
     admission: int = 1,
 ) -> NDArray[np.uint8]: ...
+def drawn_accesses(
+    visits: NDArray[np.float64],
+    begins: NDArray[np.int64],
+    batches: NDArray[np.float64],
+    addresses: NDArray[np.uint32],
+    *,
+    count: int,
+    seconds: float,
+    seed: int,
+) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
+    """Draw visits to classes of pages at equal distances in time; return address and seconds of each access.
+
+    Args:
+        visits: to the pages of each class together, in any unit.
+        begins: the first page of each class, and the end of the last, shape (classes + 1).
+        batches: probabilities that a visit brings 1, 2, 3, 4, and 5 or more accesses, shape (classes, 5).
+        addresses: of each page.
+        count: of visits.
+        seconds: that they take.
+        seed: the same one gives the same accesses.
+
+    Raises:
+        ValueError: an array has not its shape, or no such values.
+    """
 
 @final
 class RecordSplitter:

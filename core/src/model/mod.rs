@@ -3,7 +3,9 @@
 //! * [`clock`]: the stationary law of one page under the clock sweep, from its rate of visits.
 //! * [`mixture`]: the inverse: the distribution of rates that explains what was seen (EM).
 //! * [`scans`]: in which state a trace finds the pages that scans visit again and again.
+//! * [`visits`]: a load drawn from rates.
 
 pub mod clock;
 pub mod mixture;
 pub mod scans;
+pub mod visits;

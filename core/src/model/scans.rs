@@ -6,6 +6,7 @@
 
 use crate::model::clock::Batch;
 use crate::parallel;
+use crate::random::Random;
 use crate::rules::Policy;
 
 /// A page that is visited about once a pass takes so many to forget with which usage count it began.
@@ -158,14 +159,7 @@ impl Scans<'_> {
     }
 
     fn accesses(&self, random: &mut Random) -> u8 {
-        let drawn = random.uniform();
-        let mut sum = 0.0;
-        let mut accesses = 1;
-        for share in &self.batch[..self.batch.len() - 1] {
-            sum += share;
-            accesses += u8::from(drawn > sum);
-        }
-        accesses
+        1 + random.place(&self.batch) as u8
     }
 }
 
@@ -203,43 +197,6 @@ impl Past {
             self.left -= 1;
         }
         before - self.left
-    }
-}
-
-/// SplitMix64 (Steele, Lea and Flood 2014): fast, and good enough for draws that nothing else rests on.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64, stream: u64) -> Self {
-        let mut mixed = Self(stream);
-        Self(seed ^ mixed.bits())
-    }
-
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to less than 1.
-    fn uniform(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Seconds until the next of visits that come at random, so many a second.
-    fn wait(&mut self, rate: f64) -> f64 {
-        if rate > 0.0 {
-            -(1.0 - self.uniform()).ln() / rate
-        } else {
-            f64::INFINITY
-        }
-    }
-
-    fn one_of(&mut self, values: &[f64]) -> Option<f64> {
-        let at = (self.uniform() * values.len() as f64) as usize;
-        values.get(at).copied()
     }
 }
 

@@ -284,20 +284,15 @@ class _Run:
         simulated, random = self._simulated, self._random
         seconds = self._before_seconds + self._seconds
         visits = simulated.pages * np.minimum(simulated.rate, MOST_VISITS / self._pass_seconds)
-        below = np.cumsum(visits)
-        count = int(random.poisson(float(below[-1]) * seconds)) if len(below) else 0
-        of = np.searchsorted(below, random.random(count) * below[-1], side="right")
-        of = np.minimum(of, len(below) - 1)
-        within = (random.random(count) * simulated.pages[of]).astype(np.int64)
-        pages = self._place[self._begins[of] + within]
-        steps = np.ones(count, dtype=np.int64)
-        at_least = 1 - np.cumsum(simulated.batch, axis=1)[:, :-1]
-        if float(at_least.max(initial=0.0)) > 1e-9:
-            drawn = random.random(count)
-            for more in at_least.T:
-                steps += drawn < more[of]
-        at = np.repeat((np.arange(count) + 0.5) / max(count, 1) * seconds, steps)
-        rows = np.repeat(pages, steps)
+        rows, at = _native.drawn_accesses(
+            visits,
+            self._begins,
+            simulated.batch,
+            self._place,
+            count=int(random.poisson(float(visits.sum()) * seconds)),
+            seconds=seconds,
+            seed=int(random.integers(1 << 63)),
+        )
         plain = np.full(len(rows), _PLAIN)
         parts = [(rows, np.zeros(len(rows), np.uint8), plain, at)]
         new = int(random.poisson(float(self._fitted.growth.sum()) * self._scale * seconds))
