@@ -16,7 +16,7 @@ RUST_TESTS := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=
 	cargo test --release --workspace --exclude pgsweep-bindings --quiet --target-dir target/tests
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: help setup demo test test-quick test-matrix test-wheel test-packaging test-arm64 fuzz lint format bench docs screenshots wheel clean
+.PHONY: help setup demo test test-quick test-matrix test-wheel test-packaging test-arm64 test-macos fuzz lint format bench docs screenshots wheel clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -97,15 +97,27 @@ screenshots: setup ## take the pictures of the guide to `serve` anew (ten minute
 	tools/debian-packages test
 	$(BIN)/python -m tools.screenshots
 
-wheel: setup ## build wheels in dist/: for Linux with glibc 2.28 or later on x86-64 and arm64, for macOS 11 or later on arm64
+wheel: setup ## build wheels in dist/: for Linux with glibc 2.28 or later on x86-64 and arm64, for macOS 11 or later on arm64 and x86-64
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt ziglang
 	PATH=$(abspath $(BIN)):$$PATH maturin build --release --zig --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 --out dist
 	VENV=$(VENV) tools/cross wheel arm64
 	VENV=$(VENV) tools/cross wheel macos
+	VENV=$(VENV) tools/cross wheel macos-x86-64
 
 test-arm64: setup ## the tests of core for arm64, emulated (some minutes; not a part of `make test`)
 	tools/debian-packages test-arm64
 	tools/cross test arm64
+
+MACOS_TESTS = clock curve hand inference_accesses interval_coverage model native no_probe oracle_general rate_caches \
+	replay sampled self_consistency sequences shared_replays streams what_if
+
+test-macos: setup ## tests of the code compiled for macOS on x86-64, run on Linux (some minutes; not a part of `make test`)
+	tools/debian-packages test
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt ziglang
+	VENV=$(VENV) tools/cross wheel macos-x86-64
+	$(CC) -O1 -Wall -Wno-unused-parameter -fPIC -shared -o .cross/system.so tools/macos/system.c
+	PGSWEEP_MACOS_WHEEL=$$(ls $(CURDIR)/dist/*macosx*x86_64.whl) PGSWEEP_MACOS_SYSTEM=$(CURDIR)/.cross/system.so \
+	$(BIN)/python -m pytest -p tools.macos.module $(MACOS_TESTS:%=tests/test_%.py)
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) target python/pgsweep/_native*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .servers .cross build dist

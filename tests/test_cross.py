@@ -38,6 +38,7 @@ def cross(folder: Path, *words: str, tools: Sequence[str] = ()) -> subprocess.Co
         ("test", "arm64", 1),
         ("wheel", "arm64", 1),
         ("wheel", "macos", 1),
+        ("wheel", "macos-x86-64", 1),
     ],
 )
 @pytest.mark.parametrize("tools", [(), APT[:2], APT[1:]], ids=["none", "no dpkg", "no apt-get"])

