@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 import pytest
 
+from pgsweep.host.pagetables import page_tables_of
 from pgsweep.memory.budget import (
     budget,
     connections_of,
     measure_own_tables,
-    page_tables_of,
     touched_at_most,
 )
 from pgsweep.memory.hugepages.inspect import examine
@@ -22,7 +23,7 @@ from pgsweep.memory.processes import look, opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.memory_settings import read_memory_settings
 from pgsweep.records.budget import BudgetPart, BudgetResult
-from pgsweep.ui.budget import budget_text
+from pgsweep.ui.budget import budget_page, budget_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
@@ -174,10 +175,15 @@ def test_page_tables_of_a_whole_pool_are_predicted() -> None:
                 session.execute(f"SELECT count(*) FROM {name}".encode())
             with opened(cluster.conninfo()) as server:
                 after = look(server)
+            asked = examine(cluster.conninfo(), connections=3).page_tables
     (now,) = (p for p in after.processes if p.server_pid == pid)
     size = after.totals.shared_memory_size_bytes or 0
     predicted = own + page_tables_of(touched_at_most(256 * MB, size))
     assert now.page_tables_bytes == pytest.approx(predicted, rel=0.10)
+    # `hugepages` says the same of a connection that has touched all.
+    assert asked is not None
+    assert asked.connections_ordinary_bytes == pytest.approx(3 * now.page_tables_bytes, rel=0.10)
+    assert asked.connections_ordinary_bytes >= 3 * now.page_tables_bytes
     assert result.verdict in ("fits", "tight")
 
 
@@ -310,3 +316,11 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     words = text.split()
     for part in result.parts:
         assert set(part.why.split()) <= set(words), part.name
+
+
+def test_the_page_has_the_sums_of_the_table() -> None:
+    result = budget_of(seen())
+    sums = [cell.text for cell in budget_page(result).sections[0].rows[-1]][:4]
+    assert sums[0] == "together"
+    line = next(line for line in budget_text(result, Terminal()).splitlines() if line.startswith("together"))
+    assert re.split(r" {2,}", line.strip()) == sums

@@ -15,6 +15,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgsweep._native import PoolReader, page_cache
+from pgsweep.cache.footprint import footprint
 from pgsweep.cache.inspect import look
 from pgsweep.errors import ConnectionFailed, MissingAbility, UsageError
 from pgsweep.pg.cluster import Cluster
@@ -263,6 +264,8 @@ def test_names_and_rows_are_for_people(shop: str) -> None:
     assert "pg_toast_" not in text
     by_index = said("--by", "index", "--all")
     assert "\nlong (TOAST index) " in by_index
+    assert "\n(all but indexes) " in by_index
+    assert by_index.count("\n(all but indexes) (shared by all databases) ") == 1
     assert "pg_toast_" not in by_index
     names = [line.split("  ")[0] for line in said("--by", "schema", "--all").splitlines()]
     assert names.count("pg_catalog") == 1
@@ -402,6 +405,8 @@ def test_a_standby_in_recovery() -> None:
                 assert copied.size_bytes == size
                 assert copied.shared_buffers_bytes > 0
                 assert copied.page_cache_bytes
+            with pytest.raises(MissingAbility, match="the server is a standby"):
+                footprint(standby.conninfo(), "SELECT 1", allow_writes=True)
 
 
 def test_a_server_in_a_container() -> None:

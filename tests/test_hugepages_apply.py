@@ -83,6 +83,7 @@ def test_after_apply_the_numbers_are_those_of_now(wheel18: Cluster, tmp_path: Pa
         done = run("hugepages", cluster.conninfo(), "--apply", "--yes", "--state-dir", state)
         assert done.returncode == 0, done.stderr
         assert "0 are available" not in done.stdout
+        assert f"hugepages --undo --state-dir {state}\n" in done.stdout
         assert ": it will use them when it is restarted" in " ".join(done.stdout.split())
         assert not re.search(r": \d+ too few", " ".join(done.stdout.split()))
         cluster.restart()

@@ -24,6 +24,7 @@ from pgsweep.plain import (
     database_word,
     decode_name,
     decode_nullable,
+    relation_label,
     shell_word,
     shown,
     sql_identifier,
@@ -320,6 +321,26 @@ def test_a_dry_run_can_be_pasted_whatever_the_names_are(tmp_path: Path) -> None:
         for words in (run, ("warm", "keep", "orders", "--for", "1s", "-d", conninfo)):
             done = pgsweep(*words, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["order", "a.b", "Mixed", "two words", 'a"b', "größe", "9", "a$1", "x,y"])
+def test_the_label_of_a_relation_is_its_name_for_regclass(wheel18: Cluster, name: str) -> None:
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        for schema in ("public", name):
+            if schema == name:
+                connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+            whole = sql.Identifier(schema, name)
+            connection.execute(sql.SQL("CREATE TABLE {} ()").format(whole))
+            try:
+                row = connection.execute(
+                    sql.SQL("SELECT to_regclass(%s) = {}::regclass").format(sql.Literal(whole.as_string())),
+                    [relation_label(schema, name)],
+                ).fetchone()
+                assert row == (True,)
+            finally:
+                connection.execute(sql.SQL("DROP TABLE {}").format(whole))
+                if schema == name:
+                    connection.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(schema)))
 
 
 def test_a_name_that_is_not_there_is_no_empty_name() -> None:

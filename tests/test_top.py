@@ -197,7 +197,7 @@ def test_the_screen_shows_what_pg_buffercache_says(source: str) -> None:
 
         text = screen.wait_until(agrees, f"rows like {rows}")
         names = text.split("\n")[8:]
-        assert any(line.startswith("odd\\x1b[31m\\nname 表") for line in names), text
+        assert any(line.startswith('"odd\\x1b[31m\\nname 表"') for line in names), text
         assert b"\x1b[31m\nname" not in screen.raw
         assert clock(text)
         for key, word in KEYS.values():
@@ -529,3 +529,12 @@ def test_once_as_text_and_what_is_refused(quiet: str) -> None:
     assert "pgsweep cache" in top(quiet).stderr
     gone = top("--once", "-h", "/nowhere")
     assert gone.returncode == 3
+
+
+def test_the_screen_needs_stderr_too(tmp_path: Path) -> None:
+    """It is drawn there: with stderr in a file nothing would be seen."""
+    elsewhere = f"import os; os.dup2(os.open({str(tmp_path / 'err')!r}, os.O_WRONLY | os.O_CREAT), 2)"
+    with screen_of("top", "host=/nowhere", first=elsewhere) as screen:
+        screen.process.wait(60)
+    assert screen.process.returncode == 2
+    assert "stdin, stdout or stderr is not a terminal" in (tmp_path / "err").read_text()

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 _OURS = re.compile(r"\x1b\[(?:0|[12]|3[1-46])(?:;(?:[12]|3[1-46]))*m")
 """The colours that ui/terminal.py sets (ECMA-48, SGR), and nothing else that begins with ESC."""
 
+_SIMPLE_NAME = re.compile(r"[a-z_][a-z0-9_$]*")
+
 
 def shown(text: str) -> str:
     r"""Return the text in one line that cannot disturb a terminal or a table.
@@ -45,6 +47,8 @@ def cleaned(text: str, *, colours: bool = False) -> str:
 def relation_label(schema: str, relation: str, table_schema: str = "", table: str = "") -> str:
     """Return `schema.relation`, without `public`; a TOAST relation, whose name is a number, by its table.
 
+    Names are quoted where an argument of pgsweep needs quotes, so that the label can be pasted as one.
+
     Args:
         schema, relation: its own names.
         table_schema, table: of the table that a TOAST relation or its index serves; empty where not known.
@@ -53,7 +57,16 @@ def relation_label(schema: str, relation: str, table_schema: str = "", table: st
         # pg_toast.pg_toast_16405 says nothing to a person. Its index is pg_toast_16405_index (toasting.c).
         kind = "TOAST index" if relation.endswith("_index") else "TOAST"
         return f"{relation_label(table_schema, table)} ({kind})"
-    return relation if schema in ("", "public") else f"{schema}.{relation}"
+    name = _quoted_where_needed(relation)
+    return name if schema in ("", "public") else f"{_quoted_where_needed(schema)}.{name}"
+
+
+def _quoted_where_needed(name: str) -> str:
+    """Return a name as regclass prints it (ruleutils.c, quote_identifier), but key words without quotes.
+
+    regclass takes key words as they are.
+    """
+    return name if _SIMPLE_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
 def shell_word(text: str) -> str:

@@ -234,7 +234,7 @@ def _undo(settings: Settings, reserver: Reserver, *, dry_run: bool, yes: bool) -
         raise MissingAbility(
             "this user may not give huge pages back",
             cause="that needs root",
-            hint="sudo pgsweep hugepages --undo",
+            hint=reserver.undo_command,
         )
     if not yes:
         click.confirm(

@@ -111,7 +111,7 @@ def command(
     if not once and not _is_screen():
         raise UsageError(
             "`pgsweep top` needs a terminal",
-            cause="stdin or stdout is not a terminal, or TERM is dumb",
+            cause="stdin, stdout or stderr is not a terminal, or TERM is dumb",
             hint="one page as text: `pgsweep top --once`; all relations: `pgsweep cache`",
         )
     target = Target(no_password=no_password, ask_password=ask_password, **names)
@@ -143,7 +143,7 @@ def command(
 
 
 def _is_screen() -> bool:
-    streams = (sys.stdin, sys.stdout)
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # the screen is drawn on stderr
     return (
         all(stream is not None and stream.isatty() for stream in streams) and os.environ.get("TERM") != "dumb"
     )

@@ -15,20 +15,21 @@ have for code and private memory is nearly the same in all processes, so the res
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from pgsweep.host.hugepages import SharedMemory
-from pgsweep.host.pages import PAGE_BYTES, table_spans
-from pgsweep.host.procfile import field_bytes, parse_fields
-from pgsweep.host.procmem import ProcessStatus
+from pgsweep.host.pages import ENTRY_BYTES, PAGE_BYTES, table_spans
+from pgsweep.host.procfile import PROC, field_bytes, parse_fields
+from pgsweep.host.procmem import ProcessStatus, own_page_tables
 
 PIECE_BYTES = PAGE_BYTES
 """Of a page table of the last level."""
-MAPPED_BYTES, _UPPER_BYTES, _ = table_spans(PAGE_BYTES)
-"""What such a piece maps, and one of the level above: its entries are pieces, or huge pages."""
+MAPPED_BYTES, _, _ = table_spans(PAGE_BYTES)
+"""What such a piece maps."""
 _PAGES = MAPPED_BYTES // PAGE_BYTES
 """The entries of a piece."""
 
@@ -42,12 +43,10 @@ class Model:
     """Page tables of a server with and without huge pages.
 
     Attributes:
-        base_bytes: what a process has for all but shared memory, without its private memory.
         with_huge_bytes: of all processes, were the shared memory in huge pages.
         without_huge_bytes: of all processes, were it in ordinary pages.
     """
 
-    base_bytes: int
     with_huge_bytes: int
     without_huge_bytes: int
 
@@ -105,20 +104,42 @@ def model(tables: list[ProcessStatus], memory: SharedMemory) -> Model:
     ]
     now = sum(t.page_tables for t in tables)
     if memory.huge:
-        return Model(base, now, now + sum(_pieces(t.huge_pages or 0) * PIECE_BYTES for t in tables))
-    return Model(base, now - sum(mapping), now)
+        return Model(now, now + sum(_pieces(t.huge_pages or 0) * PIECE_BYTES for t in tables))
+    return Model(now - sum(mapping), now)
 
 
-def of_connection(base_bytes: int, shared_memory_bytes: int, *, huge: bool) -> int:
-    """Return the page tables of a process that has touched all of the shared memory.
+def page_tables_of(touched_bytes: int, page_bytes: int = PAGE_BYTES) -> int:
+    """Return the page tables that one process needs for shared memory that it has touched in one piece.
+
+    With pages of 4 kB the kernel has one for each 2 MB, and on the level above, where huge pages of 2 MB have
+    their entries, one for each 1 GB (`table_spans`). What lies above those a process has anyway.
 
     Args:
-        base_bytes: see `Model`.
-        shared_memory_bytes: size of the shared memory.
-        huge: it lies in huge pages.
+        touched_bytes: shared memory.
+        page_bytes: size of the kernel's pages, or of the huge pages that it lies in.
     """
-    upper = -(-shared_memory_bytes // _UPPER_BYTES) * PIECE_BYTES
-    return base_bytes + upper + (0 if huge else _pieces(shared_memory_bytes) * PIECE_BYTES)
+    spans = table_spans(PAGE_BYTES)[:2]
+    return sum(-(-touched_bytes // span) * PAGE_BYTES for span in spans if span > page_bytes)
+
+
+def own_tables(pid: int, page_tables_bytes: int, touched_bytes: int, proc: Path = PROC) -> int:
+    """Return the page tables of a process without those for shared memory.
+
+    What it has less the entries for what it touched is too much where it touched a little here and there:
+    each table of 4 kB serves 2 MB. What its other mappings need at most is the other bound
+    (`own_page_tables`).
+
+    Args:
+        pid: the process.
+        page_tables_bytes: all that it has.
+        touched_bytes: shared memory that it has touched in ordinary pages.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    bound = page_tables_bytes - touched_bytes // PAGE_BYTES * ENTRY_BYTES
+    with suppress(OSError):
+        maps = (proc / str(pid) / "maps").read_text()
+        bound = min(bound, own_page_tables(maps)) if maps else bound
+    return max(0, bound)
 
 
 def _pieces(size_bytes: int) -> int:

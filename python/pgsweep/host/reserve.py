@@ -24,6 +24,7 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_leftovers, remove_private, write_whole
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.procfile import PROC, read_host_memory
+from pgsweep.plain import shell_words
 from pgsweep.units import format_bytes, format_count, huge_page_word
 
 STATE_DIRECTORY = Path("/var/lib/pgsweep")
@@ -114,6 +115,16 @@ class Reserver:
         self._compact = compact
         self._proc = proc
 
+    @property
+    def undo_command(self) -> str:
+        """The command that puts back what `reserve` found, for a shell."""
+        words = ["sudo", "pgsweep", "hugepages", "--undo"]
+        if self.state_file.parent != STATE_DIRECTORY:
+            words += ["--state-dir", str(self.state_file.parent)]
+        if self.sysctl_file.parent != SYSCTL_DIRECTORY:
+            words += ["--sysctl-dir", str(self.sysctl_file.parent)]
+        return shell_words(words)
+
     def writes(self, pool: Pool, target: int, *, persist: bool) -> list[tuple[str, str]]:
         """Return what `reserve` would write, file by file: `(file, text)`.
 
@@ -160,7 +171,7 @@ class Reserver:
             raise PgsweepError(
                 f"huge pages of {format_bytes(earlier.page_bytes)} were set aside by an earlier run",
                 cause=f"{self.state_file} can keep one size only",
-                hint="sudo pgsweep hugepages --undo",
+                hint=self.undo_command,
             )
         self._keep(pool, earlier.before if earlier else before, target, persist, earlier)
         former = self._sysctl_text(self.sysctl_file) if persist else None

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,10 +24,10 @@ import msgspec
 from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.host.cgroup import MemoryCgroup, limit_of
 from pgsweep.host.hugepages import read_huge_pages
-from pgsweep.host.pages import ENTRY_BYTES, PAGE_BYTES, table_spans
+from pgsweep.host.pages import PAGE_BYTES
+from pgsweep.host.pagetables import own_tables, page_tables_of
 from pgsweep.host.postmaster import user_of
 from pgsweep.host.procfile import PROC
-from pgsweep.host.procmem import own_page_tables
 from pgsweep.host.yama import who_may
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import CLIENT, LocalServer, look
@@ -53,20 +52,6 @@ _NAMED = 3
 """The number of roles with a work_mem of their own that are named."""
 
 
-def page_tables_of(touched_bytes: int, page_bytes: int = PAGE_BYTES) -> int:
-    """Return the page tables that one process needs for shared memory that it has touched in one piece.
-
-    With pages of 4 kB the kernel has one for each 2 MB, and on the level above, where huge pages of 2 MB have
-    their entries, one for each 1 GB (`table_spans`). What lies above those a process has anyway.
-
-    Args:
-        touched_bytes: shared memory.
-        page_bytes: size of the kernel's pages, or of the huge pages that it lies in.
-    """
-    spans = table_spans(PAGE_BYTES)[:2]
-    return sum(-(-touched_bytes // span) * PAGE_BYTES for span in spans if span > page_bytes)
-
-
 def touched_at_most(shared_buffers_bytes: int, segment_bytes: int) -> int:
     """Return how much of the shared memory a backend touches that has used every page of the pool.
 
@@ -79,24 +64,16 @@ def touched_at_most(shared_buffers_bytes: int, segment_bytes: int) -> int:
 
 
 def measure_own_tables(processes: Sequence[MemoryProcess], proc: Path = PROC) -> int:
-    """Return the page tables of a process without those for shared memory, on average of a few.
-
-    What it has less the entries for what it touched is too much where it touched a little here and there:
-    each table of 4 kB serves 2 MB. What its other mappings need at most is the other bound
-    (`own_page_tables`).
+    """Return the page tables of a process without those for shared memory: the mean of a few `own_tables`.
 
     Args:
         processes: of one kind.
         proc: the proc file system to read (a captured tree in tests).
     """
-    found = []
-    for process in processes[:_SAMPLE]:
-        entries = (process.shared_touched_bytes or 0) // PAGE_BYTES * ENTRY_BYTES
-        bound = process.page_tables_bytes - entries
-        with suppress(OSError):
-            maps = (proc / str(process.pid) / "maps").read_text()
-            bound = min(bound, own_page_tables(maps)) if maps else bound
-        found.append(max(0, bound))
+    found = [
+        own_tables(process.pid, process.page_tables_bytes, process.shared_touched_bytes or 0, proc)
+        for process in processes[:_SAMPLE]
+    ]
     return round(sum(found) / len(found)) if found else 0
 
 

@@ -457,8 +457,18 @@ def _settle(connection: Connection, *, inspection: bool) -> None:
             hint="upgrade the server",
         )
     with explained():
-        connection.execute(PIN.encode())
-        row = connection.execute((INSPECTION if inspection else MEANING).encode()).fetchone()
+        try:
+            connection.execute(PIN.encode())
+            row = connection.execute((INSPECTION if inspection else MEANING).encode()).fetchone()
+        except sqlstates.QueryCanceled as error:
+            # The session's own limit holds from here on.
+            raise ConnectionFailed(
+                _plain(error),
+                cause="statement_timeout, as set for the role, the database or the server, ended the first "
+                "statements of the session, which set another",
+                hint="PGOPTIONS='-c statement_timeout=60s' pgsweep ...; psql -c '\\drds' shows what is set "
+                "for roles and databases",
+            ) from error
     if row is not None and row[1]:
         _check_role(connection)
     if row is None or row[0] != connection.info.backend_pid:

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import errors as sqlstates
 from psycopg import sql
 
-from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.connect import Connection, set_for_session
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.userpath import read_user_path
@@ -30,9 +30,18 @@ class Explainer:
         session: not for inspection, in autocommit mode.
         timeout_seconds: the server ends a run that takes longer.
         allow_writes: in transactions that may write; they are rolled back all the same.
+
+    Raises:
+        MissingAbility: writes are allowed, and the server is a standby.
     """
 
     def __init__(self, session: Connection, *, timeout_seconds: float, allow_writes: bool) -> None:
+        if allow_writes and _is_standby(session):
+            raise MissingAbility(
+                "the server is a standby",
+                cause="it takes no writes",
+                hint="connect to the primary: -h HOST, or leave --allow-writes out",
+            )
         self._session = session
         self._mode = sql.SQL("READ WRITE" if allow_writes else "READ ONLY")
         timeout_ms = round(timeout_seconds * 1000)
@@ -93,3 +102,8 @@ class Explainer:
         assert row is not None
         report: dict[str, Any] = row[0][0] if not isinstance(row[0], str) else json.loads(row[0])[0]
         return report
+
+
+def _is_standby(session: Connection) -> bool:
+    row = session.execute(b"SELECT pg_catalog.pg_is_in_recovery()").fetchone()
+    return row is not None and bool(row[0])

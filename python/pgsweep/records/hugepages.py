@@ -74,6 +74,7 @@ class HugePagesChange(msgspec.Struct, frozen=True, kw_only=True):
         after: nr_hugepages now.
         compacted: memory had to be compacted.
         files: those that were written, or removed.
+        undo_command: puts back what was before.
     """
 
     what: str
@@ -82,6 +83,7 @@ class HugePagesChange(msgspec.Struct, frozen=True, kw_only=True):
     after: int
     compacted: bool
     files: list[str]
+    undo_command: str = "sudo pgsweep hugepages --undo"
 
 
 class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,8 +126,7 @@ def _table(result: BudgetResult, terminal: Terminal) -> str:
         first, *more = ([] if narrow else textwrap.wrap(part.why, width)) or [""]
         rows.append([*cells, part.kind, first])
         rows += [["", "", "", "", "", line] for line in more]
-    sums = [sum(getattr(part, f"{name}_bytes") for part in result.parts) for name in ("now", "low", "high")]
-    rows.append(["together", *(format_bytes(value) for value in sums), "", ""])
+    rows.append(["together", *(format_bytes(value) for value in _sums(result)), "", ""])
     many = count(result.max_connections)
     caption = f"low: {many} connections {_like(result)}; high: each takes what the settings allow"
     if narrow:
@@ -139,6 +138,11 @@ def _table(result: BudgetResult, terminal: Terminal) -> str:
             reason = f"{part.name}: {part.why}"
             lines += textwrap.wrap(reason, terminal.width, subsequent_indent="    ")
     return "\n".join(lines)
+
+
+def _sums(result: BudgetResult) -> list[int]:
+    """Return the sum of the parts: now, and at max_connections at both ends."""
+    return [sum(getattr(part, f"{name}_bytes") for part in result.parts) for name in ("now", "low", "high")]
 
 
 def budget_page(result: BudgetResult) -> Page:
@@ -169,6 +173,9 @@ def _sections(result: BudgetResult) -> list[Section]:
         ]
         for part in result.parts
     ]
+    rows.append(
+        [Cell("together"), *(Cell(format_bytes(value)) for value in _sums(result)), Cell(""), Cell("")]
+    )
     head = ["memory", "now, measured", "low", "high", "kind", "why"]
     return [Section("Budget", "budget", "", facts, [], [], head, rows, worded=(0, 4, 5))]
 

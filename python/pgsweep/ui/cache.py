@@ -30,7 +30,7 @@ def cache_text(result: CacheResult, terminal: Terminal) -> str:
     rows = list(every) if result.top is not None else largest(every, result.by, _ROWS_SHOWN)
     hidden = max(0, (result.relations_found or len(every)) - len(rows))
     parts = [
-        _head(result),
+        terminal.wrap(_head(result)),
         pool_text(result.pool, terminal),
         fitted_table(_fields([*rows, result.total], result, terminal), terminal, marked=len(rows)),
     ]
@@ -62,7 +62,7 @@ def pool_text(pool: PoolState, terminal: Terminal) -> str:
         f"pinned {format_bytes(pool.pinned_bytes)}",
     ]
     used = sum(pool.usage_counts)
-    lines = [": ".join([facts[0], ", ".join(facts[1:])])]
+    lines = [terminal.wrap(": ".join([facts[0], ", ".join(facts[1:])]))]
     if used:
         most = max(pool.usage_counts)
         for level, buffers in enumerate(pool.usage_counts):

@@ -95,6 +95,8 @@ def grouped(result: FootprintResult) -> list[tuple[str, str, list[FootprintRelat
 
 
 def _label(row: FootprintRelation) -> str:
+    if row.kind == "unknown":
+        return shown(row.relation)
     return shown(relation_label(row.schema, row.relation, row.table_schema, row.table))
 
 

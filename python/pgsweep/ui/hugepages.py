@@ -151,7 +151,7 @@ def _change(result: HugePagesResult, terminal: Terminal) -> str:
         + (" (memory was compacted)" if change.compacted else ""),
         *(f"written: {file}" for file in change.files),
         "restart the server: it takes them when it starts; with huge_pages = on it does not start without",
-        "put back what was before: sudo pgsweep hugepages --undo",
+        f"put back what was before: {change.undo_command}",
     ]
     return "\n".join(lines)
 

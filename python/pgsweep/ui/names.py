@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pgsweep.plain import relation_label, shown
 from pgsweep.records.cache import CacheRelation
+from pgsweep.records.rollup import FOLDED
 from pgsweep.records.top import TopRelation
+
+_IN_WORDS = ("other", "unknown", "total", FOLDED)
+"""The kinds of rows that are not one relation: their names are words."""
 
 
 def relation_name(row: CacheRelation | TopRelation, home: str) -> str:
@@ -21,6 +25,9 @@ def relation_name(row: CacheRelation | TopRelation, home: str) -> str:
         name = row.schema or "(shared)"
         if row.schema and not row.database:
             name = f"{row.schema} (shared by all databases)"
+    elif row.kind in _IN_WORDS:
+        shared = row.kind == "other" and not row.database
+        name = f"{row.relation} (shared by all databases)" if shared else row.relation
     else:
         name = relation_label(row.schema, row.relation, row.table_schema, row.table)
     if row.database and row.database != home:

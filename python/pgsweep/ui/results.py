@@ -9,7 +9,6 @@ import csv
 import importlib
 import io
 import re
-import textwrap
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -85,7 +84,7 @@ def view_of(schema: str) -> View[Any]:
 def to_text(result: Result, terminal: Terminal) -> str:
     """Return the result as text with a line end after the last line."""
     subject = subject_line(result)
-    head = "\n".join(textwrap.wrap(subject, terminal.width) if terminal.interactive else [subject])
+    head = terminal.wrap(subject)
     text = view_of(result.schema).text(plain(result), terminal)
     return f"{terminal.paint(head, 'dim')}\n{text}" if head else text
 

@@ -67,6 +67,14 @@ class Terminal:
             return text
         return f"\x1b[{';'.join(_CODES[paint] for paint in paints)}m{text}\x1b[0m"
 
+    def wrap(self, text: str) -> str:
+        """Return a line broken at words where a terminal is narrower; what goes elsewhere stays one line."""
+        if not self.interactive or len(text) <= self.width:
+            return text
+        import textwrap
+
+        return "\n".join(textwrap.wrap(text, self.width))
+
     def pick(self, unicode_text: str, ascii_text: str) -> str:
         """Return the first where Unicode can be shown, else the second."""
         return unicode_text if self.unicode else ascii_text

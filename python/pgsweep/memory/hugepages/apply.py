@@ -56,6 +56,7 @@ def apply(
         after=done.after,
         compacted=done.compacted,
         files=files,
+        undo_command=reserver.undo_command,
     )
     pools = read_pools()
     now = next(found for found in pools if found.size_bytes == pool.size_bytes)

@@ -10,18 +10,20 @@ processes. What changes the host is in apply.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
 from pgsweep.errors import ClusterError
 from pgsweep.host.cgroup import huge_page_limit_of, limit_of
 from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, read_transparent, shared_memory
-from pgsweep.host.pagetables import model, of_connection, vm_peak_bytes
+from pgsweep.host.pagetables import model, own_tables, page_tables_of, vm_peak_bytes
 from pgsweep.host.postmaster import Search, search, user_of, why_not_linux
-from pgsweep.host.procmem import read_family
+from pgsweep.host.procmem import ProcessStatus, read_family
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.memory.hugepages.steps import steps_for
+from pgsweep.memory.processes import CLIENT
+from pgsweep.pg.activity import read_activity
 from pgsweep.pg.bindir import ServerBinaries
 from pgsweep.pg.catalog import read_postmaster, read_server
 from pgsweep.pg.connect import connect, explained
@@ -34,6 +36,9 @@ from pgsweep.records.hugepages import (
     PageTables,
 )
 from pgsweep.units import format_count, parse_bytes
+
+_SAMPLE = 8
+"""The number of connections whose mappings are read: they are alike."""
 
 _USUAL_PAGE_BYTES = 2 << 20
 """The default size on x86-64 and, with pages of 4 kB, on arm64; assumed where the host cannot be seen."""
@@ -78,10 +83,15 @@ def examine(
         facts = read_facts(connection)
         process = read_postmaster(connection)
         own_pid = connection.info.backend_pid
-    found = search(*process)
-    pid = found.pid
-    if pid is None and facts.by_socket and len(found.closed) == 1:
-        pid = found.closed[0]  # much about a process anybody may read
+        clients = {one.pid for one in read_activity(connection).values() if one.kind == CLIENT}
+        found = search(*process)
+        pid = found.pid
+        if pid is None and facts.by_socket and len(found.closed) == 1:
+            pid = found.closed[0]  # much about a process anybody may read
+        # As long as the session lives: where there is no other, it shows what a connection has.
+        family = read_family(pid) if pid is not None else []
+        own_tables_bytes = _own_tables(family, clients, own_pid)
+    others = [one for one in family if one.inner_pid != own_pid]
     here = pid is not None or facts.by_socket
     pools = read_pools() if here else []
     mapping = shared_memory(pid) if pid is not None else None
@@ -121,7 +131,14 @@ def examine(
             server=facts.server_pages if not changes and page_bytes is None else None,
             vmpeak=None if changes or pid is None else _vmpeak(pid, size_of_page),
         ),
-        page_tables=_page_tables(pid, own_pid, mapping, size, connections or _connections(facts, changes)),
+        page_tables=_page_tables(
+            others,
+            mapping,
+            size,
+            own_tables_bytes=own_tables_bytes,
+            huge_page_bytes=size_of_page,
+            connections=connections or _connections(facts, changes),
+        ),
         pools=[pool_record(p, size.likely_bytes) for p in pools],
         transparent=read_transparent() if here else {},
         steps=[],
@@ -283,12 +300,23 @@ def _vmpeak(pid: int, page_bytes: int) -> int | None:
     return None if peak is None else -(-peak // page_bytes)
 
 
+def _own_tables(family: Sequence[ProcessStatus], clients: Container[int], own_pid: int) -> int:
+    """Return the page tables of a connection without those for shared memory: the most of a few."""
+    sample = [one for one in family if one.inner_pid in clients and one.inner_pid != own_pid]
+    sample = sample or [one for one in family if one.inner_pid == own_pid]
+    found = [own_tables(one.pid, one.page_tables, one.rss_shmem or 0) for one in sample[:_SAMPLE]]
+    return max(found, default=0)
+
+
 def _page_tables(
-    pid: int | None, own_pid: int, mapping: SharedMemory | None, size: _Size, connections: int
+    tables: list[ProcessStatus],
+    mapping: SharedMemory | None,
+    size: _Size,
+    *,
+    own_tables_bytes: int,
+    huge_page_bytes: int,
+    connections: int,
 ) -> PageTables | None:
-    family = read_family(pid) if pid is not None else []
-    # The process of our own session may have ended by now, or be just ending.
-    tables = [process for process in family if process.inner_pid != own_pid]
     now = mapping.size_bytes if mapping is not None else size.likely_bytes
     if not tables or now is None:
         return None
@@ -300,8 +328,8 @@ def _page_tables(
         with_huge_pages_bytes=found.with_huge_bytes,
         without_huge_pages_bytes=found.without_huge_bytes,
         connections=connections,
-        connections_ordinary_bytes=connections * of_connection(found.base_bytes, later, huge=False),
-        connections_huge_bytes=connections * of_connection(found.base_bytes, later, huge=True),
+        connections_ordinary_bytes=connections * (own_tables_bytes + page_tables_of(later)),
+        connections_huge_bytes=connections * (own_tables_bytes + page_tables_of(later, huge_page_bytes)),
     )
 
 
