@@ -73,6 +73,11 @@ def test_a_short_stretch_predicts_what_reaches_the_disk(exponent: float) -> None
         assert found["two-lists"].disk_share == pytest.approx(true, abs=0.02), (pool, cache)
         assert found["two-lists"].turnovers > 1
         assert 0 < found["two-lists"].twice_blocks < pool
+    # A page cache with room for all keeps what was ever read, also what has not left the pool since.
+    (found,) = caches.at(BLOCKS, (2 * BLOCKS * 8192,))
+    seen = _native.replay_outcomes(pages, BLOCKS, RULES)
+    held = np.count_nonzero(seen["buffer_pages"] < BLOCKS)
+    assert found["two-lists"].twice_blocks == pytest.approx(held, rel=0.06)
 
 
 def test_what_the_pool_evicts_dirty_is_written_into_the_page_cache() -> None:

@@ -131,3 +131,16 @@ def test_residences_have_the_clock_passes_of_the_law() -> None:
         assert (found.cached(kept) <= found.miss_rate * kept + 1e-9).all()
         assert (found.found(kept) <= -np.expm1(-rate * kept) + 1e-9).all()
     assert np.allclose((found._passes[:, None] * found._share).sum(axis=0), passes, rtol=1e-3)
+
+
+@pytest.mark.parametrize("pool", [4_000, BLOCKS])
+def test_a_page_cache_with_room_for_all_keeps_what_the_pool_holds(
+    load: tuple[Pages, Fitted], pool: int
+) -> None:
+    """Each page of the pool was read through it once, and nothing pushed it out."""
+    accesses, fitted = load
+    seen = _native.replay_outcomes(accesses, pool, RULES)
+    truth = np.count_nonzero(seen["buffer_pages"] < BLOCKS)
+    (behind,) = caches(fitted).at(pool, [cache_of(2 * BLOCKS)])
+    assert behind.twice_blocks == pytest.approx(truth, rel=0.06)
+    assert behind.disk_share < 0.001

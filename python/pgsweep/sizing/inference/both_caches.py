@@ -36,6 +36,8 @@ _TURNOVERS: Final = 1.5
 
 _MOST_ROWS: Final = 30_000_000
 _MOST_TIMES: Final = 100
+_FOR_EVER_SECONDS: Final = 1e9
+
 NO_PAGE: Final = 2**32 - 1
 """The outcome of an access that makes a page."""
 
@@ -238,7 +240,9 @@ class BothCaches:
         """Draw what the page cache holds at first: a cache in which each page stays for the same time.
 
         What is visited at rate l and lies in the pool with probability p is read at rate l (1 - p), and is
-        cached with probability 1 - exp(-l (1 - p) t), where t is such that the cache is full.
+        cached with probability 1 - exp(-l (1 - p) t), where t is such that the cache is full. A cache that
+        this does not fill in any time keeps what was ever read: all that is visited, also what has lain in
+        the pool since it was first read.
         """
         pass_seconds = min(self._pools.pass_seconds(pool_blocks), 1e9)
         rates = self._earlier.rates
@@ -253,14 +257,16 @@ class BothCaches:
         point = np.minimum(np.searchsorted(grid, rates), len(grid) - 1)
         reads = rates * absent[fork, point]
         most = capacity_pages // PAGES_A_BLOCK
-        low, high = 1e-6, 1e9
+        low, high = 1e-6, _FOR_EVER_SECONDS
         for _ in range(50):
             middle = float(np.sqrt(low * high))
             if float(-np.expm1(-reads * middle).sum()) > most:
                 high = middle
             else:
                 low = middle
-        cached = np.flatnonzero(self._random.random(len(reads)) < -np.expm1(-reads * low))
+        kept_for_ever = float(-np.expm1(-reads * _FOR_EVER_SECONDS).sum()) <= most
+        chance = rates > 0 if kept_for_ever else -np.expm1(-reads * low)
+        cached = np.flatnonzero(self._random.random(len(reads)) < chance)
         return self._random.permutation(cached)[:most].astype(np.uint32)
 
     def _behind(

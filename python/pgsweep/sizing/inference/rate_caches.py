@@ -351,11 +351,14 @@ class _Run:
         What lies in the pool was read when it was loaded, what does not, at least a clock pass ago. So a page
         that is not in the pool is cached as often as one that is missed. A page cache that keeps pages hardly
         longer than a clock pass begins empty: what is drawn into it could be read again at once, which makes
-        it active, and then it stays.
+        it active, and then it stays. A page cache that misses do not fill in any time keeps what was ever
+        read: all pages, also what has lain in the pool since it was first read.
         """
         most = capacity_pages // PAGES_A_BLOCK
         residence, of, inside = self._residence, self._class_of_page, self._in_pool
-        kept = min(residence.kept_seconds(most), _LONGEST_SECONDS)
+        kept = residence.kept_seconds(most)
+        if not np.isfinite(kept):
+            return self._random.permutation(self._place)[:most]
         if kept < _BRIEF_PASSES * self._pass_seconds:
             return np.zeros(0, np.uint32)
         absent, missed = residence.states[:, 0], residence.found(kept)
