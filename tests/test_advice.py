@@ -334,6 +334,9 @@ def test_effective_cache_size_is_what_both_caches_hold() -> None:
     result = advised(growing())
     planner = of(result, "effective_cache_size")
     assert (planner.today, planner.value, planner.takes_effect) == ("4GB", "15104MB", "reload")
+    shared = of(advised(replace(growing(), facts=replace(facts(), other_files_bytes=2 * GB))), planner.name)
+    assert shared.value == planner.value, "what is likely, not the least"
+    assert "(at least 8." in shared.reason
     near = replace(growing(), settings={**growing().settings, "effective_cache_size": str(14 * GB // 8192)})
     assert of(advised(near), "effective_cache_size").action == "leave"
 

@@ -487,3 +487,25 @@ def test_names_of_databases_and_relations_are_completed(wheel18: Cluster) -> Non
     assert "pg_catalog.pg_am,pg_catalog.pg_class" in listed
     assert completed(f"warm run {warm} --schema information_s") == ["information_schema"]
     assert "pg_catalog.pg_class" in completed(f"warm keep {warm} pg_catalog.pg_am pg_catalog.pg_clas")
+
+
+@pytest.mark.parametrize("command", ["predict", "advise"])
+def test_no_result_is_written_into_evidence(command: str, tmp_path: Path) -> None:
+    """In the place of one of its files it would destroy the recording."""
+    evidence = tmp_path / "x.evidence"
+    evidence.mkdir()
+    (evidence / "meta.json").write_text("{}")
+    done = run(command, str(evidence), "-o", str(evidence / "meta.json"))
+    assert done.returncode == 2
+    assert "is evidence, which no result is written into" in done.stderr
+    assert (evidence / "meta.json").read_text() == "{}"
+
+
+def test_evidence_is_no_result_to_report(tmp_path: Path) -> None:
+    done = run("report", str(tmp_path))
+    assert done.returncode == 2
+    assert f"hint: of evidence: pgsweep predict {tmp_path} -o result.html" in done.stderr
+
+
+def test_choices_stand_in_one_line() -> None:
+    assert "Choose from: bash, zsh, fish" in run("completion").stderr

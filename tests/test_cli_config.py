@@ -51,6 +51,7 @@ def test_the_file_names_the_server_and_the_command_line_goes_first(config: Path,
         ("host = ", "is not TOML"),
         ('hots = "db1"\n', "no option `hots`"),
         ("[cache]\nmost = 3\n", "no option `most` of `pgsweep cache`"),
+        ("[cahce]\ntop = 3\n", "there is no command `cahce`"),
         ("[hugepages]\nyes = true\n[cache]\ntop = 0\n", "0 is not in the range"),
     ],
 )
@@ -79,3 +80,14 @@ def test_the_file_of_another_user_is_not_believed(config: Path) -> None:
     code, _, err = said(config, "cache")
     assert code == 2
     assert "another user's" in err
+
+
+def test_a_list_is_taken_as_the_command_line_has_it(config: Path) -> None:
+    """Separated by commas, or repeated; an option that may be repeated takes a single text too."""
+    config.write_text('[predict]\nsizes = ["64MB", "256kB"]\nfail-if = "verdict=wonderful"\n')
+    code, _, err = said(config, "predict", ".")
+    assert code == 2, err
+    assert "wonderful" in err
+    config.write_text('[predict]\nsizes = ["64MB", "64"]\nfail-if = ["verdict!=reliable"]\n')
+    code, _, err = said(config, "predict", ".")
+    assert (code, "`64` is too small for shared_buffers" in err) == (2, True), err

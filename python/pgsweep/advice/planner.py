@@ -32,8 +32,10 @@ def advise_planner(situation: Situation, size_bytes: int) -> AdvisedSetting:
         else next((p for p in memory.points if p.shared_buffers_bytes == size_bytes), None)
     )
     twice = 0 if disk is None else disk.held_twice_bytes
-    both = rounded_down(size_bytes + share.low_bytes - min(twice, share.low_bytes))
-    of = f"{format_bytes(size_bytes)} of shared_buffers and {format_bytes(share.low_bytes)} of page cache"
+    left = share.page_cache_bytes
+    both = rounded_down(size_bytes + left - min(twice, left))
+    of = f"{format_bytes(size_bytes)} of shared_buffers and {format_bytes(left)} of page cache"
+    of += f" (at least {format_bytes(share.low_bytes)})" if share.low_bytes < left else ""
     of += f", {format_bytes(twice)} of it held twice" if twice else ""
     if max(both, today) / max(min(both, today), 1) <= _NEAR:
         return _left(today, f"near enough: there are {of}")

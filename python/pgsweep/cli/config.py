@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import click
 
+from pgsweep.cli.overview import COMMANDS
 from pgsweep.errors import UsageError
 
 _MOST_BYTES: Final = 1 << 20
@@ -83,11 +84,16 @@ def defaults_for(command: click.Command, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in file.items():
         if isinstance(value, dict):
+            if key not in COMMANDS:
+                raise UsageError(
+                    f"`{path}`: there is no command `{key}`",
+                    hint=f"tables are of: {', '.join(sorted(COMMANDS))}",
+                )
             continue
         if key not in _EVERYWHERE:
             raise _unknown(path, key, "every command", _EVERYWHERE)
         if key in options and not _is_set(key):
-            found[str(options[key].name)] = _plain(value)
+            found[str(options[key].name)] = _plain(value, options[key])
     table: Any = file
     for word in name.split():
         table = table.get(word, {}) if isinstance(table, dict) else {}
@@ -97,7 +103,7 @@ def defaults_for(command: click.Command, name: str) -> dict[str, Any]:
         if key not in options or key in _NEVER:
             raise _unknown(path, key, f"`pgsweep {name}`", [o for o in options if o not in _NEVER])
         if not _is_set(key):
-            found[str(options[key].name)] = _plain(value)
+            found[str(options[key].name)] = _plain(value, options[key])
     return found
 
 
@@ -113,10 +119,14 @@ def _is_set(key: str) -> bool:
     return any(os.environ.get(name) for name in _ENVIRONMENT.get(key, ()))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, option: click.Option) -> Any:
     """Return a value as the command line would have it; numbers are read by the option itself."""
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
+    if option.multiple:
+        return [_word(entry) for entry in (value if isinstance(value, list) else [value])]
+    return ",".join(map(str, value)) if isinstance(value, list) else _word(value)
+
+
+def _word(value: Any) -> Any:
     return value if isinstance(value, bool) else str(value)
 
 

@@ -51,7 +51,7 @@ def describe(error: BaseException, settings: Settings) -> int:
             settings,
             f"`{word}` is not UTF-8" if foreign else "a name from the environment is not UTF-8",
             "names of databases and relations are taken as UTF-8 from the command line",
-            "write the name in UTF-8, or leave it out: --every-database, --schema",
+            "write the name in UTF-8, as in a terminal with LC_ALL=C.UTF-8",
         )
         return UsageError.exit_code
     ours = _of_server(error)
@@ -122,7 +122,8 @@ def _labelled(painted: str, label: str, text: str) -> list[str]:
 
 def _sentence(text: str) -> str:
     """Return click's message as one of ours: no capital at the start, no full stop at the end."""
-    text = text.strip()
+    # A list of choices is one a line there.
+    text = " ".join(text.split())
     if len(text) > 1 and text[0].isupper() and text[1].islower():
         text = text[0].lower() + text[1:]
     return text.removesuffix(".")

@@ -157,6 +157,11 @@ def check_writable(path: Path) -> None:
         raise UsageError(f"`{path}` is a device or a pipe", hint="name a plain file")
     if not folder.is_dir():
         raise UsageError(f"there is no folder `{folder}`", hint=f"mkdir -p {shell_word(str(folder))}")
+    if (folder / "meta.json").is_file():
+        # A result in the place of one of its files would destroy a recording.
+        raise UsageError(
+            f"`{folder}` is evidence, which no result is written into", hint="name a file in another folder"
+        )
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(f"`{path}` may not be written", hint="name a file in a folder of yours")
 

@@ -226,7 +226,7 @@ def _bars_svg(rows: Sequence[CacheRelation], home: str) -> str:
     for index, row in enumerate(rows):
         y = 34 + index * step
         name = relation_name(row, home)
-        short = name if len(name) <= 34 else name[:33] + "…"
+        short = name if len(name) <= 30 else name[:29] + "…"
         parts.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">')
         parts.append(f"<title>{escape(name)}</title>{escape(short)}</text>")
         x = float(left)

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.plain import shown
+from pgsweep.plain import shell_word, shown
 from pgsweep.records.prediction import ExportResult, RecordPlan
 from pgsweep.regular import read_bounded
 from pgsweep.ui.sound import trouble_in
@@ -230,6 +230,11 @@ def read_result(path: Path) -> Result:
         # A pipe is welcome here: pgsweep report <(ssh there pgsweep cache --json).
         with path.open("rb") as file:
             text = read_bounded(file, MOST_BYTES, path)
+    except IsADirectoryError as error:
+        raise UsageError(
+            f"`{path}` is a folder, a result is a file",
+            hint=f"of evidence: pgsweep predict {shell_word(str(path))} -o result.html",
+        ) from error
     except OSError as error:
         raise PgsweepError(f"cannot read `{path}`: {error.strerror}") from error
     if text.lstrip()[:1] == b"<":

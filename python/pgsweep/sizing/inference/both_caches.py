@@ -249,10 +249,8 @@ class BothCaches:
         grid = self._visits.grid
         groups, number = np.unique(self._addresses.group, return_inverse=True)
         clock = Clock.of(self._rules)
-        laws = [
-            clock.law(pass_seconds * grid, self._visits.batches[group])[:, 0] for group in groups.tolist()
-        ]
-        absent = np.stack(laws)
+        batches, law = np.unique(self._visits.batches[groups], axis=0, return_inverse=True)
+        absent = np.stack([clock.law(pass_seconds * grid, batch)[:, 0] for batch in batches])[law.ravel()]
         fork = np.repeat(number.ravel(), np.diff(self._addresses.begins))
         point = np.minimum(np.searchsorted(grid, rates), len(grid) - 1)
         reads = rates * absent[fork, point]

@@ -8,8 +8,6 @@ where relations grow, their new pages lie further back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,21 +17,6 @@ from pgsweep.sizing.inference.visits import VISIT_GAP_SECONDS, Visits, log_poiss
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.uint32]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Fork:
-    """The visits of one fork: which are drawn anew, and by which rates.
-
-    Attributes:
-        visits: their numbers.
-        begin: first address.
-        below: rates of its addresses, added up.
-    """
-
-    visits: NDArray[np.int64]
-    begin: int
-    below: Floats
 
 
 class Earlier:
@@ -60,9 +43,13 @@ class Earlier:
         self._visit, first = _visits_of(trace, drawn)
         self._fork_of_visit = addresses.fork_of(self.rows[first])
         self.rates = self._draw_rates(visits)
-        self._forks = [
-            self._fork(fork, chosen) for fork, chosen in _parts(self._fork_of_visit) if len(chosen)
-        ]
+        # All forks at once, the visits of each side by side; rates are added up over all addresses.
+        self._visits_by_fork = np.argsort(self._fork_of_visit, kind="stable")
+        fork = self._fork_of_visit[self._visits_by_fork]
+        self._below = np.cumsum(self.rates)
+        self._first, self._last = addresses.begins[fork], addresses.begins[fork + 1] - 1
+        self._least = np.append(0.0, self._below)[self._first]
+        self._range = self._below[self._last] - self._least
         self._new = np.flatnonzero(new & (self.rows != NOWHERE))
         fork = addresses.fork_of(self.rows[self._new])
         made = np.bincount(
@@ -94,18 +81,13 @@ class Earlier:
         rates[new] = 0.0
         return rates
 
-    def _fork(self, fork: int, chosen: NDArray[np.int64]) -> _Fork:
-        begin, end = self._addresses.begins[fork], self._addresses.begins[fork + 1]
-        return _Fork(visits=chosen, begin=int(begin), below=np.cumsum(self.rates[begin:end]))
-
     def time(self, number: int) -> Rows:
         """Return the addresses of the trace's rows, `number` times before it."""
         rows = self.rows.copy()
         of_visit = np.zeros(len(self._fork_of_visit), dtype=np.int64)
-        for fork in self._forks:
-            at = self._random.random(len(fork.visits)) * fork.below[-1]
-            found = np.searchsorted(fork.below, at, side="right")
-            of_visit[fork.visits] = fork.begin + np.minimum(found, len(fork.below) - 1)
+        at = self._least + self._random.random(len(of_visit)) * self._range
+        found = np.searchsorted(self._below, at, side="right")
+        of_visit[self._visits_by_fork] = np.clip(found, self._first, self._last)
         rows[self._drawn] = of_visit[self._visit]
         within = self.rows[self._new].astype(np.int64) - self._new_begin
         # A relation that did not exist yet: the pages that it had in the trace.
@@ -124,10 +106,3 @@ def _visits_of(trace: Trace, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     visit = np.empty(len(rows), dtype=np.int64)
     visit[order] = np.cumsum(begins) - 1
     return visit, rows[order[begins]]
-
-
-def _parts(values: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-    """Return the positions of each value."""
-    order = np.argsort(values, kind="stable")
-    found, begins = np.unique(values[order], return_index=True)
-    return [(int(v), p) for v, p in zip(found, np.split(order, begins[1:]), strict=True)]

@@ -244,19 +244,27 @@ class WarmPools:
         """Return each group with its states; the last are kept, as a pool of one size is drawn many times."""
         known = self._known
         if known is None or known[0] != pass_seconds:
+            # Many small relations have the same law: those of which too little is known by itself.
+            laws: dict[bytes, Floats] = {}
+            for group, _ in self._by_group:
+                batch = self._visits.batches[group]
+                if batch.tobytes() not in laws:
+                    laws[batch.tobytes()] = self._clock.law(pass_seconds * self._visits.grid, batch)
             known = (
                 pass_seconds,
-                [(group, *self._states(group, pass_seconds)) for group, _ in self._by_group],
+                [
+                    (group, *self._states(group, laws[self._visits.batches[group].tobytes()]))
+                    for group, _ in self._by_group
+                ],
             )
             self._known = known
         return known[1]
 
-    def _states(self, group: int, pass_seconds: float) -> tuple[Floats, Ints]:
+    def _states(self, group: int, law: Floats) -> tuple[Floats, Ints]:
         """Return how likely a page is absent or at most at each count, by row, and the row of each page.
 
-        The last row is that of pages never visited.
+        The last row is that of pages never visited. `law` is the clock's for each rate.
         """
-        law = self._clock.law(pass_seconds * self._visits.grid, self._visits.batches[group])
         posterior, index = self._posterior(group, self._members[group])
         states = np.cumsum(posterior @ law, axis=1)
         states /= states[:, -1:]
