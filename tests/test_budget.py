@@ -22,6 +22,7 @@ from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import look, opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.memory_settings import read_memory_settings
+from pgsweep.pg.queries import load
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.ui.budget import budget_page, budget_text
 from pgsweep.ui.results import from_json, to_json
@@ -324,3 +325,22 @@ def test_the_page_has_the_sums_of_the_table() -> None:
     assert sums[0] == "together"
     line = next(line for line in budget_text(result, Terminal()).splitlines() if line.startswith("together"))
     assert re.split(r" {2,}", line.strip()) == sums
+
+
+def test_settings_in_blocks_are_read_at_any_block_size(wheel18: Cluster) -> None:
+    """No package has a server with other blocks, so pg_settings is what such a server would show."""
+    of_16k = """(VALUES ('shared_buffers', '16kB', '8192'), ('work_mem', 'kB', '4096'),
+        ('temp_buffers', '8kB', '1024'), ('max_connections', NULL, '100'),
+        ('hash_mem_multiplier', '', '2'), ('shared_memory_size', 'MB', '3'))
+        AS pg_settings (name, unit, setting)"""
+    query = load("budget", 180000).replace("pg_catalog.pg_settings", of_16k)
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        found = dict(connection.execute(query.encode()).fetchall())
+    assert found == {
+        "shared_buffers": 128 * MB,
+        "work_mem": 4 * MB,
+        "temp_buffers": 8 * MB,
+        "max_connections": 100,
+        "hash_mem_multiplier": 2,
+        "shared_memory_size": 3 * MB,
+    }

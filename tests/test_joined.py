@@ -92,6 +92,20 @@ def test_what_does_not_fit_is_not_joined(pieces: list[Path], tmp_path: Path) -> 
     ahead = datetime.datetime.fromisoformat(meta["started_at"]) + datetime.timedelta(days=1)
     meta["started_at"] = ahead.isoformat()
     (copies[1] / "meta.json").write_bytes(msgspec.json.encode(meta))
+    # Within one boot another clock tells the order and the distance.
+    stepped = JoinedEvidence.of(copies, 3600)
+    assert len(stepped.table("snapshot_times")["snapshot"]) == len(rest)
+    assert stepped.meta.seconds == pytest.approx(JoinedEvidence.of(pieces[1:], 3600).meta.seconds, abs=0.01)
+    del meta["host"]["boot_id"]
+    (copies[1] / "meta.json").write_bytes(msgspec.json.encode(meta))
+    alone = JoinedEvidence.of(copies, 3600).table("snapshot_times")["snapshot"]
+    assert len(alone) == Evidence.open(pieces[2]).rows("snapshot_times")
+    # Set back by less than a recording: they seem to overlap.
+    behind = Evidence.open(pieces[2]).meta.started_at
+    meta["started_at"] = (
+        datetime.datetime.fromisoformat(behind) - datetime.timedelta(seconds=1.5)
+    ).isoformat()
+    (copies[1] / "meta.json").write_bytes(msgspec.json.encode(meta))
     alone = JoinedEvidence.of(copies, 3600).table("snapshot_times")["snapshot"]
     assert len(alone) == Evidence.open(pieces[2]).rows("snapshot_times")
     with pytest.raises(EvidenceError, match="no evidence"):

@@ -42,6 +42,14 @@ STOCK_BLOCKS = 16384
         (180000, {"max_connections": "20", "autovacuum_max_workers": "1"}, BULKREAD, 207),
         (180000, {"effective_io_concurrency": "1"}, BULKREAD, 48),
         (180000, {"effective_io_concurrency": "1", "io_combine_limit": "32"}, BULKREAD, 64),
+        # No more is combined than the other setting allows, whatever is set.
+        (180000, {"effective_io_concurrency": "1", "io_combine_limit": "64"}, BULKREAD, 96),
+        (
+            180000,
+            {"effective_io_concurrency": "1", "io_combine_limit": "64", "io_max_combine_limit": "32"},
+            BULKREAD,
+            64,
+        ),
         (180000, {"effective_io_concurrency": "nonsense", "max_connections": ""}, BULKREAD, 101),
         # The setting came with 16, and its default rose from 256 kB to 2 MB with 17.
         (150000, {"vacuum_buffer_usage_limit": "1024"}, VACUUM, 32),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,9 @@ MOST_SNAPSHOTS: Final = 60
 
 MOST_SAMPLES: Final = 120
 """Of counters."""
+
+_OVERLAP_SECONDS: Final = 1.0
+"""By how much two recordings may seem to overlap, as the clock is adjusted."""
 
 _SAME: Final = (
     "source",
@@ -219,7 +223,7 @@ def _fitting(pieces: Sequence[Path], seconds: float) -> list[tuple[Evidence, flo
     """Return the newest pieces that belong together and cover the window, and their offsets; oldest first."""
     chosen: list[Evidence] = []
     first_hand: float | None = None
-    started = 0.0
+    apart: list[float] = []
     for path in reversed(pieces):
         try:
             evidence = Evidence.open(path)
@@ -231,7 +235,6 @@ def _fitting(pieces: Sequence[Path], seconds: float) -> list[tuple[Evidence, flo
             if chosen:
                 break
             continue
-        began = datetime.datetime.fromisoformat(evidence.meta.started_at).timestamp()
         if chosen:
             newer = chosen[-1]
             if evidence.meta.ended_by in {"server", "refused"}:
@@ -240,25 +243,41 @@ def _fitting(pieces: Sequence[Path], seconds: float) -> list[tuple[Evidence, flo
                 break
             if other_cluster(evidence.meta.system_identifier, newer.meta.system_identifier):
                 break
+            between = _seconds_between(evidence.meta, newer.meta)
             # A clock that was set back makes the order unknown; then the newer ones are used alone.
-            if began >= started:
+            if between is None:
                 break
         hands = _hands(evidence)
         if hands is not None:
             if first_hand is not None and hands[1] > first_hand:
                 break
             first_hand = hands[0]
+        apart.append(between if chosen else 0.0)
         chosen.append(evidence)
-        started = began
-        newest = datetime.datetime.fromisoformat(chosen[0].meta.started_at).timestamp()
-        if newest + chosen[0].meta.seconds - began >= seconds:
+        if sum(apart) + chosen[0].meta.seconds >= seconds:
             break
     chosen.reverse()
     if not chosen:
         return []
-    base = datetime.datetime.fromisoformat(chosen[0].meta.started_at).timestamp()
-    offsets = [datetime.datetime.fromisoformat(each.meta.started_at).timestamp() - base for each in chosen]
+    offsets = [0.0, *itertools.accumulate(reversed(apart[1:]))]
     return list(zip(chosen, offsets, strict=True))
+
+
+def _seconds_between(older: EvidenceMeta, newer: EvidenceMeta) -> float | None:
+    """Return the seconds between the beginnings of two recordings; None where their clock was set back.
+
+    Within one boot of the recorder's host by a clock that nobody sets, else by the wall clock. That one was
+    set back too if the newer recording seems to begin before the older one ends.
+    """
+    boots = [meta.host.get("boot_id") for meta in (older, newer)]
+    since = [meta.host.get("started_boot_seconds", "") for meta in (older, newer)]
+    if boots[0] is not None and boots[0] == boots[1]:
+        with suppress(ValueError):
+            between = float(since[1]) - float(since[0])
+            return between if 0 < between < float("inf") else None
+    began = [datetime.datetime.fromisoformat(meta.started_at).timestamp() for meta in (older, newer)]
+    between = began[1] - began[0]
+    return between if between > 0 and between >= older.seconds - _OVERLAP_SECONDS else None
 
 
 def _hands(evidence: Evidence) -> tuple[float, float] | None:

@@ -17,6 +17,7 @@ from pgsweep._native import __version__
 from pgsweep.evidence.host_memory import memory_counters, memory_facts
 from pgsweep.evidence.schema import TABLES, EvidenceMeta, is_identifier
 from pgsweep.evidence.writer import EvidenceWriter
+from pgsweep.host.machine import boot_clock
 from pgsweep.pg.catalog import Relation, Server, read_cluster
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.counters import Counter, CounterReader
@@ -77,6 +78,9 @@ def first_meta(
                 postmaster_pid, server.version_num, server.block_size_bytes, timed=timed, depths=depths
             ),
         }
+    boot = boot_clock()
+    if boot is not None:
+        here |= {"boot_id": boot[0], "started_boot_seconds": f"{boot[1]:.3f}"}
     cluster = read_cluster(connection)
     return EvidenceMeta(
         source=source,

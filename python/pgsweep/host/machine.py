@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from pathlib import Path
 
 from pgsweep.units import format_bytes
@@ -28,6 +29,21 @@ def processor_seconds(proc: Path = Path("/proc")) -> tuple[float, float] | None:
         return None
     second = os.sysconf("SC_CLK_TCK")
     return sum(ticks) / second, ticks[7] / second
+
+
+def boot_clock(proc: Path = Path("/proc")) -> tuple[str, float] | None:
+    """Return which boot of the kernel this is, and the seconds since it; None where the kernel is not Linux.
+
+    Nobody sets this clock, and it goes on while the machine sleeps (clock_gettime(2), CLOCK_BOOTTIME).
+
+    Args:
+        proc: the proc file system to read.
+    """
+    try:
+        boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    return boot, time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def describe_machine() -> str:

@@ -121,11 +121,14 @@ def rules_of(meta: EvidenceMeta) -> _native.Rules:
     )
     version = meta.server_version_num // 10000
     vacuum_kb = number("vacuum_buffer_usage_limit", -1)
+    # Since 18 no more is used than another setting allows (variable.c, assign_io_combine_limit).
+    combined = number("io_combine_limit", 16)
+    combined = min(combined, number("io_max_combine_limit", combined))
     try:
         return _native.Rules(
             version,
             max_backends=backends,
-            io_combine_limit_blocks=max(number("io_combine_limit", 16), 1),
+            io_combine_limit_blocks=max(combined, 1),
             effective_io_concurrency=max(number("effective_io_concurrency", 16), 0),
             vacuum_buffer_usage_limit_kb=vacuum_kb if vacuum_kb >= 0 and version >= 16 else None,
         )

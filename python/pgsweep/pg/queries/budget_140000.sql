@@ -2,9 +2,9 @@
 SELECT name,
        CASE unit WHEN 'B' THEN setting::numeric
                  WHEN 'kB' THEN setting::numeric * 1024
-                 WHEN '8kB' THEN setting::numeric * 8192
                  WHEN 'MB' THEN setting::numeric * 1048576
-                 ELSE setting::numeric END::float8 AS value
+                 -- Blocks: 8kB, or what the server was built with.
+                 ELSE setting::numeric * coalesce(pg_catalog.substring(unit, '^([0-9]+)kB$')::numeric * 1024, 1) END::float8 AS value
 FROM pg_catalog.pg_settings
 WHERE name = ANY (ARRAY[
     'autovacuum_max_workers', 'autovacuum_work_mem', 'hash_mem_multiplier', 'maintenance_work_mem',

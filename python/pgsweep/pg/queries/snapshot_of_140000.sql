@@ -5,4 +5,5 @@ SELECT reltablespace::int8, reldatabase::int8, relfilenode::int8, relforknumber:
        pg_catalog.array_agg((relblocknumber << 32) | bufferid) FILTER (WHERE relfilenode = ANY ({filenodes}::oid[])) AS blocks
 FROM {schema}.pg_buffercache
 WHERE relfilenode IS NOT NULL
-GROUP BY reltablespace, reldatabase, relfilenode, relforknumber, usagecount, isdirty, pinning_backends
+GROUP BY reltablespace, reldatabase, relfilenode, relforknumber, usagecount, isdirty, pinning_backends,
+         relblocknumber >> 24
