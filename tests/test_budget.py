@@ -335,7 +335,7 @@ def test_settings_in_blocks_are_read_at_any_block_size(wheel18: Cluster) -> None
         AS pg_settings (name, unit, setting)"""
     query = load("budget", 180000).replace("pg_catalog.pg_settings", of_16k)
     with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
-        found = dict(connection.execute(query.encode()).fetchall())
+        found: dict[str, float] = dict(connection.execute(query.encode()).fetchall())
     assert found == {
         "shared_buffers": 128 * MB,
         "work_mem": 4 * MB,

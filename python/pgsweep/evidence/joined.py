@@ -235,6 +235,7 @@ def _fitting(pieces: Sequence[Path], seconds: float) -> list[tuple[Evidence, flo
             if chosen:
                 break
             continue
+        later = 0.0
         if chosen:
             newer = chosen[-1]
             if evidence.meta.ended_by in {"server", "refused"}:
@@ -247,12 +248,13 @@ def _fitting(pieces: Sequence[Path], seconds: float) -> list[tuple[Evidence, flo
             # A clock that was set back makes the order unknown; then the newer ones are used alone.
             if between is None:
                 break
+            later = between
         hands = _hands(evidence)
         if hands is not None:
             if first_hand is not None and hands[1] > first_hand:
                 break
             first_hand = hands[0]
-        apart.append(between if chosen else 0.0)
+        apart.append(later)
         chosen.append(evidence)
         if sum(apart) + chosen[0].meta.seconds >= seconds:
             break
