@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm_keep import WarmKeepResult, WarmKeepSample
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm_keep import plan_text
-from pgsweep.warm.keep.keep import Keeper, KeepOptions
+from pgsweep.units import parse_bytes
+from pgsweep.warm.keep.keep import Keeper, KeepOptions, budget
 from tests.fix_flood import HOT_BLOCKS, fill, flood, floodable, resident
 from tests.fix_process import wait_until
 
@@ -195,6 +197,22 @@ def test_of_larger_relations_the_hottest_blocks_are_kept(shop: str) -> None:
     # The flood leaves none where nobody keeps them.
     assert len(present & set(hot)) >= 30
     assert len(present - set(hot)) <= 100
+
+
+@pytest.mark.parametrize("pool_bytes", [128 << 10, 1 << 20, 10 << 20, 16 << 20, (1 << 30) + BLOCK])
+def test_a_budget_that_a_hint_names_is_accepted(pool_bytes: int) -> None:
+    hints = []
+    for wanted in (None, 4, pool_bytes):
+        with pytest.raises(UsageError) as caught:
+            budget(wanted, pool_bytes, pool_bytes)
+        hints.append(str(caught.value.hint))
+    for size in re.findall(r"\d+[kMG]B", " ".join(hints)):
+        named = parse_bytes(size)
+        assert budget(named, pool_bytes, pool_bytes) == named > 0
+        assert named % BLOCK == 0
+    # A quarter, or three quarters, but for less than a block.
+    assert [len(re.findall(r"\d+[kMG]B", hint)) for hint in hints] == [2, 1, 1]
+    assert pool_bytes // 4 - BLOCK < parse_bytes(re.findall(r"\d+[kMG]B", hints[0])[0]) <= pool_bytes // 4
 
 
 def test_no_two_keep_the_same_relation(shop: str) -> None:

@@ -37,7 +37,7 @@ from pgsweep.pg.prewarm import written_out
 from pgsweep.pg.retry import Pauses
 from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepResult, WarmKeepSample
 from pgsweep.residency.access import Access, PoolSource, opened
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent
+from pgsweep.units import BLOCK_BYTES, as_setting, format_bytes, format_percent
 from pgsweep.warm.keep.choice import stretches
 from pgsweep.warm.keep.ledger import Ledger
 from pgsweep.warm.keep.rounds import LOOK_SHARE, Rounds
@@ -290,31 +290,34 @@ def budget(wanted_bytes: int | None, pool_bytes: int, size_bytes: int) -> int:
     Raises:
         UsageError: more than the pool should give, or the relations do not fit and nobody said what then.
     """
-    most = int(pool_bytes * MOST_BUDGET_SHARE)
+    most, default = (_whole_blocks(pool_bytes * share) for share in (MOST_BUDGET_SHARE, DEFAULT_BUDGET_SHARE))
     if wanted_bytes is not None and wanted_bytes < BLOCK_BYTES:
         raise UsageError(
             f"a budget of {format_bytes(wanted_bytes)} is less than a block",
             cause="a number without a unit is bytes",
-            hint=f"--budget {int(pool_bytes * DEFAULT_BUDGET_SHARE) >> 20}MB is a quarter of this pool",
+            hint=f"--budget {as_setting(default)} is a quarter of this pool",
         )
     if wanted_bytes is None:
-        default = int(pool_bytes * DEFAULT_BUDGET_SHARE)
         if size_bytes > default:
             raise UsageError(
                 f"the relations have {format_bytes(size_bytes)}, a quarter of shared_buffers is "
                 f"{format_bytes(default)}",
                 cause="without --budget the limit is a quarter of shared_buffers",
-                hint=f"--budget {default >> 20}MB keeps their hottest blocks; --budget may be up to "
-                f"{most >> 20}MB here",
+                hint=f"--budget {as_setting(default)} keeps their hottest blocks; --budget may be up to "
+                f"{as_setting(most)} here",
             )
         return default
     if wanted_bytes > most:
         raise UsageError(
             f"a budget of {format_bytes(wanted_bytes)} is too much of a pool of {format_bytes(pool_bytes)}",
             cause="with more than three quarters held, all others would have next to nothing",
-            hint=f"--budget {most >> 20}MB at most",
+            hint=f"--budget {as_setting(most)} at most",
         )
     return wanted_bytes
+
+
+def _whole_blocks(size_bytes: float) -> int:
+    return int(size_bytes) // BLOCK_BYTES * BLOCK_BYTES
 
 
 def _tracked(kept: Kept, places: dict[int, Place]) -> Tracked:
