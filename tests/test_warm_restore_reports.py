@@ -28,6 +28,7 @@ from pgsweep.testbed.cold import empty_caches
 from pgsweep.ui.numbers import count, format_bytes
 from pgsweep.ui.results import read_result
 from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.warm_check import check_text
 from pgsweep.ui.warm_restore import restore_text
 from pgsweep.warm.heat import restore as restoring
 from pgsweep.warm.heat.file import NOT_IN_POOL, read_heat
@@ -36,7 +37,7 @@ from pgsweep.warm.heat.restore_plan import RestoreOptions
 from pgsweep.warm.heat.save import save
 from pgsweep.warm.outcome import WorkState
 from tests.fix_cli import launch, run
-from tests.fix_heated import altered, restored, saved, touch, usage
+from tests.fix_heated import altered, checked, restored, saved, touch, usage
 from tests.fix_process import wait_until
 
 
@@ -162,6 +163,36 @@ def test_what_many_files_share_is_reported_once_a_database(heated: tuple[Cluster
     text = restore_text(replace_struct(result, relations=rows), Terminal())
     assert f"not read: elsewhere: {count(len(rows))} files: {why}" in text
     assert text.count("not read:") == 1
+
+
+def test_restore_and_check_count_the_same_catalogs(
+    heated: tuple[Cluster, str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of which the pool had nothing do not count, whether they can be read or not."""
+    cluster, conninfo, _ = heated
+    path = tmp_path / "x.heat"
+    with altered(cluster, "lacking", "DROP EXTENSION pg_prewarm") as lacking:
+        with psycopg.connect(lacking) as connection:
+            files = connection.execute("SELECT pg_relation_filepath(oid) FROM pg_class WHERE relkind = 'r'")
+            paths = [cluster.data_directory / name for (name,) in files if name is not None]
+        empty_caches(cluster)
+        touch(conninfo, "hot", range(400))
+        for file in paths:
+            file.read_bytes()
+        saved(conninfo, path)
+        # As from another host: the page cache is read through the server, which needs the extension.
+        monkeypatch.setattr(restoring, "server_files", lambda plan: None)
+        empty_caches(cluster)
+        result = restored(conninfo, path)
+        unread = [row for row in result.relations if row.error]
+        assert {row.database for row in unread} == {"lacking"}
+        assert any(row.table_schema == "pg_catalog" and not row.target_bytes for row in unread)
+        text, again = restore_text(result, Terminal()), check_text(checked(conninfo, path), Terminal())
+        assert (
+            f"not read: lacking: {count(len(unread))} files: the extension pg_prewarm does not exist" in text
+        )
+        label = re.compile(r"\(system catalogs: \d+ files\) +[\d.]+ [kM]B")
+        assert label.findall(text) == label.findall(again) != []
 
 
 def test_where_most_is_there_what_cannot_be_read_is_no_failure(

@@ -81,8 +81,8 @@ def relations_text(relations: Sequence[HeatRelation], terminal: Terminal) -> str
 
 
 def _parted(relations: Sequence[HeatRelation]) -> tuple[list[HeatRelation], list[HeatRelation]]:
-    """Return the relations that there are, and the system catalogs among them apart."""
-    found = [row for row in relations if row.match in _GOOD and (row.target_bytes or row.error)]
+    """Return the relations with blocks to look for in the pool, and the system catalogs among them apart."""
+    found = [row for row in relations if row.match in _GOOD and row.target_bytes]
     own = [row for row in found if row.table_schema not in SYSTEM_SCHEMAS]
     return own, [row for row in found if row.table_schema in SYSTEM_SCHEMAS]
 
