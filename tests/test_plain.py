@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from pgsweep.plain import (
     database_word,
     decode_name,
     decode_nullable,
+    printable_identifier,
     relation_label,
     shell_word,
     shown,
@@ -290,6 +292,25 @@ def test_a_closed_stderr_or_stdin_hinders_nothing(wheel18: Cluster, tmp_path: Pa
     assert closed((0, 2), "doctor", "-h", "/nowhere", cwd=tmp_path).returncode == 3
 
 
+def paste(cluster: Cluster, conninfo: str, text: str) -> None:
+    """Send what a dry run printed by psql."""
+    words = [str(cluster.bindir / "psql"), "-X", "-q", "-d", conninfo]
+    done = subprocess.run(words, input=text, text=True, capture_output=True, check=True)
+    assert "syntax error" not in done.stderr
+
+
+def buffers_of_orders(conninfo: str, schema: str) -> int:
+    """Return how many blocks of the table are in the pool."""
+    counted = sql.SQL(
+        "SELECT count(*) FROM {}.pg_buffercache"
+        " WHERE relfilenode = pg_relation_filenode('orders') AND relforknumber = 0"
+    ).format(sql.Identifier(schema))
+    with psycopg.connect(conninfo) as connection:
+        row = connection.execute(counted).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def test_a_dry_run_can_be_pasted_whatever_the_names_are(tmp_path: Path) -> None:
     """A newline in a database's name ends no comment, and a schema with % in its name is a schema."""
     name, schema = "new\nDROP TABLE hurt; --", "odd%s{schema}%\x1b[31m"
@@ -306,6 +327,9 @@ def test_a_dry_run_can_be_pasted_whatever_the_names_are(tmp_path: Path) -> None:
                     )
                 )
             connection.execute("CREATE TABLE orders AS SELECT generate_series(1, 5000) AS id")
+            for _ in range(3):
+                connection.execute("SELECT count(*) FROM orders")
+            row = connection.execute("SELECT pg_relation_size('orders') / 8192").fetchone()
         assert pgsweep("warm", "save", "shop.heat", conninfo, cwd=tmp_path).returncode == 0
         run = ("warm", "run", "--relations", "orders", "-d", conninfo)
         for words in (
@@ -314,10 +338,17 @@ def test_a_dry_run_can_be_pasted_whatever_the_names_are(tmp_path: Path) -> None:
             ("warm", "restore", "shop.heat", "--dry-run", conninfo),
             ("warm", "keep", "orders", "--dry-run", "-d", conninfo),
         ):
+            cluster.restart()
             done = pgsweep(*words, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             assert not [line for line in done.stdout.split("\n") if line.startswith("DROP")]
             assert "\x1b" not in done.stdout
+            assert "\\n" not in done.stdout.replace("new\\nDROP TABLE hurt; --", "")
+            if words[0] == "warm":
+                assert buffers_of_orders(conninfo, schema) == 0
+                sql_of = re.compile("^(statements:|Statements, .*)$", re.MULTILINE).split(done.stdout)[-1]
+                paste(cluster, conninfo, sql_of)
+                assert row == (buffers_of_orders(conninfo, schema),)
         for words in (run, ("warm", "keep", "orders", "--for", "1s", "-d", conninfo)):
             done = pgsweep(*words, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
@@ -341,6 +372,17 @@ def test_the_label_of_a_relation_is_its_name_for_regclass(wheel18: Cluster, name
                 connection.execute(sql.SQL("DROP TABLE {}").format(whole))
                 if schema == name:
                     connection.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(schema)))
+
+
+@pytest.mark.parametrize("name", [*NASTY, "plain", "Two words", 'qu"oted\n""'])
+def test_a_quoted_name_with_controls_is_written_as_escapes(wheel18: Cluster, name: str) -> None:
+    with psycopg.connect(wheel18.conninfo()) as connection:
+        row = connection.execute("SELECT quote_ident(%s)", [name]).fetchone()
+        assert row is not None
+        written = printable_identifier(row[0])
+        assert written.isprintable()
+        [column] = connection.execute(f"SELECT 1 AS {written}".encode()).description or []
+    assert column.name == name
 
 
 def test_a_name_that_is_not_there_is_no_empty_name() -> None:

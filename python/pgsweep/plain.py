@@ -118,6 +118,11 @@ def sql_identifier(name: str) -> str:
     return 'U&"' + "".join(c if c.isprintable() else f"\\+{ord(c):06X}" for c in quoted) + '"'
 
 
+def printable_identifier(quoted: str) -> str:
+    """Return what `quote_ident` of a server returns; with controls in the form of `sql_identifier`."""
+    return quoted if quoted.isprintable() else sql_identifier(quoted[1:-1].replace('""', '"'))
+
+
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 

@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_name, decode_nullable
+from pgsweep.plain import decode_name, decode_nullable, printable_identifier
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,8 @@ def read_extension(connection: psycopg.Connection[Any], name: str, function: str
     query = load("extension", connection.info.server_version)
     row = connection.execute(query, [function, name]).fetchone()
     assert row is not None
-    return Extension(available=row[0], created=row[1], schema=row[2], usable=row[3])
+    schema = None if row[2] is None else printable_identifier(row[2])
+    return Extension(available=row[0], created=row[1], schema=schema, usable=row[3])
 
 
 def read_primary(connection: psycopg.Connection[Any]) -> tuple[str, int] | None:

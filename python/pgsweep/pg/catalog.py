@@ -21,7 +21,7 @@ from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
 from pgsweep.pg.trust import missing_extension, require_trusted
 from pgsweep.pg.userpath import resolve_relation
-from pgsweep.plain import decode_name
+from pgsweep.plain import decode_name, printable_identifier
 
 MAIN_FORK, FSM_FORK, VM_FORK, INIT_FORK = range(4)
 
@@ -339,7 +339,8 @@ def read_buffercache(connection: psycopg.Connection[Any]) -> Buffercache:
     """Return how far pg_buffercache is there."""
     row = connection.execute(load("buffercache", connection.info.server_version)).fetchone()
     assert row is not None
-    return Buffercache(installed=row[0], schema=row[1], role=row[2], readable=row[3], monitor=row[4])
+    schema = None if row[1] is None else printable_identifier(row[1])
+    return Buffercache(installed=row[0], schema=schema, role=row[2], readable=row[3], monitor=row[4])
 
 
 def require_buffercache(connection: psycopg.Connection[Any]) -> str:

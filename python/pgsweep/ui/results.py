@@ -9,13 +9,15 @@ import csv
 import importlib
 import io
 import re
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.plain import shell_word, shown
+from pgsweep.plain import cleaned, shell_word, shown
 from pgsweep.records.prediction import ExportResult, RecordPlan
 from pgsweep.regular import read_bounded
 from pgsweep.ui.sound import trouble_in
@@ -63,6 +65,14 @@ MOST_BYTES = 64 << 20
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
 """What makes a spreadsheet take a cell for a formula (OWASP, "CSV Injection"), and the mark against it."""
 
+_STATEMENTS: Final = {
+    "WarmStatement": "text",
+    "WarmRestoreResult": "statements",
+    "WarmKeepPlan": "statements",
+}
+"""By the name of a record, its field with statements of ours. Names in them are quoted as `sql_identifier`
+quotes them, in one line, so their line feeds are our own and stay."""
+
 R = TypeVar("R")
 
 
@@ -84,31 +94,40 @@ def view_of(schema: str) -> View[Any]:
 def to_text(result: Result, terminal: Terminal) -> str:
     """Return the result as text with a line end after the last line."""
     subject = subject_line(result)
-    head = terminal.wrap(subject)
     text = view_of(result.schema).text(plain(result), terminal)
+    # A text that begins with a comment is SQL, to be pasted as it is.
+    mark = "-- " if subject and text.startswith("-- ") else ""
+    lines = [mark + subject]
+    if terminal.interactive:
+        lines = textwrap.wrap(subject, terminal.width, initial_indent=mark, subsequent_indent=mark)
+    head = "\n".join(lines)
     return f"{terminal.paint(head, 'dim')}\n{text}" if head else text
 
 
 def plain(record: R) -> R:
     """Return the record with every text in it as `shown`: names from a server may hold escape sequences.
 
-    It comes before the layout, so that columns are as wide as what is seen in them.
+    Statements keep their line feeds: pasted in one line, all would be part of their first comment. It comes
+    before the layout, so that columns are as wide as what is seen in them.
     """
-    cleaned = _plain(record)
-    assert isinstance(cleaned, type(record))
-    return cleaned
+    found = _plain(record)
+    assert isinstance(found, type(record))
+    return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, clean: Callable[[str], str] = shown) -> Any:
     if isinstance(value, str):
-        return shown(value)
+        return clean(value)
     if isinstance(value, msgspec.Struct):
+        statements = _STATEMENTS.get(type(value).__name__)
         before = {name: getattr(value, name) for name in value.__struct_fields__}
-        after = {name: _plain(field) for name, field in before.items()}
+        after = {
+            name: _plain(field, cleaned if name == statements else shown) for name, field in before.items()
+        }
         changed = {name: field for name, field in after.items() if field is not before[name]}
         return msgspec.structs.replace(value, **changed) if changed else value
     if isinstance(value, list | tuple):
-        cells = [_plain(cell) for cell in value]
+        cells = [_plain(cell, clean) for cell in value]
         if all(new is old for new, old in zip(cells, value, strict=True)):
             return value
         return type(value)(cells)

@@ -263,9 +263,15 @@ def _statements_text(result: WarmResult) -> str:
     ]
     for statement in result.statements:
         lines.append(f"-- database {shown(statement.database)}, {count(statement.size_bytes)} bytes")
-        is_sql = not statement.text.startswith(_SYSTEM_CALLS)
-        lines.append(f"{statement.text};" if is_sql else statement.text)
-    return "\n".join(lines) + "\n"
+        lines.append(pasted(statement.text))
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def pasted(text: str) -> str:
+    """Return statements as they can be pasted into psql; system calls, which are no SQL, as comments."""
+    if text.startswith(_SYSTEM_CALLS):
+        return "\n".join(f"-- {shown(line)}" for line in text.split("\n"))
+    return f"{text};" if text else ""
 
 
 def warm_page(result: WarmResult) -> Page:

@@ -16,14 +16,12 @@ from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, second
 from pgsweep.ui.section import Page
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
-from pgsweep.ui.warm import PUSHED_OUT_SHARE
+from pgsweep.ui.warm import PUSHED_OUT_SHARE, pasted
 
 
 def restore_text(result: WarmRestoreResult, terminal: Terminal) -> str:
     """Return what was read, what is resident now, and what could not be matched."""
     parts = [source_text(result.source, result.server_version), _work_text(result)]
-    if result.statements:
-        parts.append("statements:\n" + "\n".join(f"  {line}" for line in result.statements))
     if result.after is not None:
         parts.append(state_text(result.after, result.before))
     elif result.before is not None:
@@ -31,6 +29,8 @@ def restore_text(result: WarmRestoreResult, terminal: Terminal) -> str:
     parts.append(relations_text(result.relations, terminal))
     parts += lost_lines(result.relations, terminal)
     parts += missing_lines(result.missing, terminal)
+    if result.statements:
+        parts.append("statements:\n" + "\n".join(filter(None, map(pasted, result.statements))))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
