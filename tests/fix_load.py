@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from pgsweep.errors import PgsweepError
+from pgsweep.load.copying import CopyState, NullLoadListener
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.load_catalog import read_facts
 from pgsweep.pg.userpath import resolve_relation
+from pgsweep.records.load import LoadOutcome, LoadResult
 
 PARENT = "CREATE TABLE parent (id int PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 99);"
 
@@ -274,3 +277,71 @@ def ask(conninfo: str, query: str) -> list[tuple[Any, ...]]:
         while cursor.nextset():
             pass
         return cursor.fetchall() if cursor.description else []
+
+
+TROUBLE = """
+CREATE TABLE parent (id int PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 9);
+CREATE TABLE t (id int CONSTRAINT t_pkey PRIMARY KEY, a int CONSTRAINT t_a REFERENCES parent, name text);
+CREATE UNIQUE INDEX t_name ON t (lower(name) DESC) WHERE id >= 0;
+"""
+
+
+@contextmanager
+def trouble_database(server: Cluster, setup: str = TROUBLE) -> Iterator[str]:
+    """Make the database `trouble` with a table t, and drop it; gives its conninfo."""
+    ask(server.conninfo(), "DROP DATABASE IF EXISTS trouble WITH (FORCE)")
+    ask(server.conninfo(), "CREATE DATABASE trouble TEMPLATE template0")
+    try:
+        ask(server.conninfo("trouble"), setup)
+        yield server.conninfo("trouble")
+    finally:
+        ask(server.conninfo(), "DROP DATABASE trouble WITH (FORCE)")
+
+
+def write_trouble(path: Path, rows: int) -> Path:
+    """Write a file for the table t of `trouble`."""
+    path.write_text("id,a,name\n" + "".join(f"{n},{n % 10},name {n}\n" for n in range(rows)))
+    return path
+
+
+class At(NullLoadListener):
+    """Does something once, when a stage begins or the first rows are copied; keeps the notes."""
+
+    def __init__(self, work: Callable[[], object] = lambda: None, *, stage: str = "") -> None:
+        self._work = work
+        self._stage = stage
+        self.done = False
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def stage(self, title: str, total_seconds: float | None = None) -> None:
+        if title == self._stage:
+            self._once()
+
+    def state(self, state: object) -> None:
+        assert isinstance(state, CopyState)
+        if not self._stage and state.rows:
+            self._once()
+
+    def _once(self) -> None:
+        if not self.done:
+            self.done = True
+            self._work()
+
+
+def outcome_of(result: LoadResult) -> LoadOutcome:
+    """Return what was done."""
+    assert result.outcome is not None
+    return result.outcome
+
+
+def count_of(conninfo: str) -> int:
+    """Return the number of rows of t."""
+    return int(ask(conninfo, "SELECT count(*) FROM t")[0][0])
+
+
+def said(error: PgsweepError) -> str:
+    """Return all of an error."""
+    return f"{error.message}\n{error.cause}\n{error.hint}"

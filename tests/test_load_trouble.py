@@ -6,50 +6,43 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
-from pgsweep.load.copying import CopyState, NullLoadListener
 from pgsweep.load.document import LocalJournal
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
 from pgsweep.pg import load_work
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records.load import LoadOutcome, LoadResult
+from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run
 from tests.fix_disk import fill_disk
-from tests.fix_load import ask, facts_of, leftovers
+from tests.fix_load import (
+    TROUBLE,
+    At,
+    ask,
+    count_of,
+    facts_of,
+    leftovers,
+    outcome_of,
+    said,
+    trouble_database,
+    write_trouble,
+)
 from tests.fix_standby import PRIMARY, standby_of
 
-TABLE = """
-CREATE TABLE parent (id int PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 9);
-CREATE TABLE t (id int CONSTRAINT t_pkey PRIMARY KEY, a int CONSTRAINT t_a REFERENCES parent, name text);
-CREATE UNIQUE INDEX t_name ON t (lower(name) DESC) WHERE id >= 0;
-"""
 DROP = LoadOptions(indexes="drop", piece_bytes=4096)
 KEEP = LoadOptions(indexes="keep", jobs=2, piece_bytes=4096)
 ROWS = 5000
 
 
-@contextmanager
-def database(server: Cluster, setup: str = TABLE) -> Iterator[str]:
-    ask(server.conninfo(), "DROP DATABASE IF EXISTS trouble WITH (FORCE)")
-    ask(server.conninfo(), "CREATE DATABASE trouble TEMPLATE template0")
-    try:
-        ask(server.conninfo("trouble"), setup)
-        yield server.conninfo("trouble")
-    finally:
-        ask(server.conninfo(), "DROP DATABASE trouble WITH (FORCE)")
-
-
 @pytest.fixture
 def conninfo(wheel18: Cluster) -> Iterator[str]:
-    with database(wheel18) as found:
+    with trouble_database(wheel18) as found:
         yield found
 
 
@@ -61,49 +54,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    path = tmp_path / "rows.csv"
-    path.write_text("id,a,name\n" + "".join(f"{n},{n % 10},name {n}\n" for n in range(ROWS)))
-    return path
-
-
-class At(NullLoadListener):
-    """Does something once, when a stage begins or the first rows are copied; keeps the notes."""
-
-    def __init__(self, work: Callable[[], object] = lambda: None, *, stage: str = "") -> None:
-        self._work = work
-        self._stage = stage
-        self.done = False
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def stage(self, title: str, total_seconds: float | None = None) -> None:
-        if title == self._stage:
-            self._once()
-
-    def state(self, state: object) -> None:
-        assert isinstance(state, CopyState)
-        if not self._stage and state.rows:
-            self._once()
-
-    def _once(self) -> None:
-        if not self.done:
-            self.done = True
-            self._work()
-
-
-def outcome_of(result: LoadResult) -> LoadOutcome:
-    assert result.outcome is not None
-    return result.outcome
-
-
-def count_of(conninfo: str) -> int:
-    return int(ask(conninfo, "SELECT count(*) FROM t")[0][0])
-
-
-def said(error: PgsweepError) -> str:
-    return f"{error.message}\n{error.cause}\n{error.hint}"
+    return write_trouble(tmp_path / "rows.csv", ROWS)
 
 
 # Disks
@@ -143,11 +94,11 @@ def server_disk(wheel18: Cluster) -> Iterator[Path]:
 @pytest.mark.parametrize("what", ["table", "index"])
 def test_a_full_disk_of_the_server(wheel18: Cluster, server_disk: Path, rows: Path, what: str) -> None:
     setup = (
-        TABLE.replace("name text)", "name text) TABLESPACE small")
+        TROUBLE.replace("name text)", "name text) TABLESPACE small")
         if what == "table"
-        else TABLE.replace(" WHERE id >= 0", " TABLESPACE small WHERE id >= 0")
+        else TROUBLE.replace(" WHERE id >= 0", " TABLESPACE small WHERE id >= 0")
     )
-    with database(wheel18, setup) as conninfo:
+    with trouble_database(wheel18, setup) as conninfo:
         before = facts_of(conninfo, "t")
         full = At(lambda: fill_disk(server_disk), stage="copying")
         if what == "table":
@@ -348,7 +299,7 @@ def test_a_role_that_may_not_create(wheel18: Cluster, conninfo: str, rows: Path)
 
 def test_a_standby_is_refused(rows: Path) -> None:
     with Cluster.create(settings=PRIMARY) as primary:
-        ask(primary.conninfo(), TABLE)
+        ask(primary.conninfo(), TROUBLE)
         with standby_of(primary) as standby:
             with pytest.raises(MissingAbility, match="the server is a standby"):
                 plan_load(standby.conninfo(), [str(rows)], "t", LoadOptions())

@@ -278,9 +278,18 @@ def load_rollback(conninfo: str, table: str, *, stop: threading.Event | None = N
     return loading.roll_back(conninfo, table, stop=stop)
 
 
-def load_keep_as_is(conninfo: str, table: str, *, stop: threading.Event | None = None) -> LoadResult:
-    """End a load without the indexes that its rows do not allow (`pgsweep load --keep-as-is`)."""
-    return loading.keep_as_is(conninfo, table, stop=stop)
+def load_keep_as_is(
+    conninfo: str, table: str, *, partly: bool = False, stop: threading.Event | None = None
+) -> LoadResult:
+    """End a load without the indexes that its rows do not allow (`pgsweep load --keep-as-is`).
+
+    Args:
+        conninfo: of the database.
+        table: of the load.
+        partly: also where not all rows of the files were copied.
+        stop: ends it early; the journal stays then.
+    """
+    return loading.keep_as_is(conninfo, table, partly=partly, stop=stop)
 
 
 def load_compare(

@@ -60,7 +60,8 @@ class _Names(click.ParamType[Any]):
 @click.option(
     "--keep-as-is",
     is_flag=True,
-    help="End a load of TABLE without the indexes and constraints that its rows do not allow.",
+    help="End a load of TABLE without the indexes and constraints that its rows do not allow; with --yes "
+    "also where rows of the files were not copied.",
 )
 @click.option(
     "--compare",
@@ -262,7 +263,7 @@ def command(
             if rollback:
                 return run.roll_back(conninfo, table, listener=listener, stop=stop)
             if keep_as_is:
-                return run.keep_as_is(conninfo, table, listener=listener, stop=stop)
+                return run.keep_as_is(conninfo, table, partly=yes, listener=listener, stop=stop)
             return run.load_files(
                 conninfo,
                 files,
@@ -276,16 +277,18 @@ def command(
 
         result = target.use(work)
     output.write(with_provenance(result, settings.arguments, server=target.server))
-    return _ended(settings, result)
+    return _ended(settings, result, rolling_back=rollback)
 
 
-def _ended(settings: Settings, result: LoadResult) -> int:
+def _ended(settings: Settings, result: LoadResult, *, rolling_back: bool) -> int:
     outcome = result.outcome
     assert outcome is not None
     if outcome.ended == "interrupted":
         kept = (
             "; nothing was changed"
             if not outcome.load_id
+            else "; go on with --rollback"
+            if rolling_back
             else "; go on with --resume, or undo it with --rollback"
         )
         settings.say(f"interrupted{kept}")

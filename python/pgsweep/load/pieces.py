@@ -38,6 +38,7 @@ from pgsweep.pg.load_journal import (
 )
 from pgsweep.pg.load_work import (
     CannotMake,
+    CannotRemove,
     analyze,
     begin_again,
     drop_objects,
@@ -130,8 +131,15 @@ class PieceRun:
         in_short_lock(self._control, table, lock, work, note=self._listener.note)
         self._step("dropping", begin)
 
-    def begin_again_after_crash(self, phase: Phase) -> Phase:
-        """Return the phase: the copying again where a crash of the server has emptied the UNLOGGED table."""
+    def real_phase(self, phase: Phase) -> Phase:
+        """Return the phase in which the load is, by what is in the table, and note it.
+
+        It is the copying again where a crash of the server has emptied the UNLOGGED table. Earlier versions
+        noted the phase `rolling back` before they removed rows: with pieces in the journal, none is removed.
+        """
+        if phase == "rolling back" and read_pieces(self._control, self._load_id):
+            phase = "copying"
+            set_phase(self._control, self._load_id, phase)
         missing = {
             entry.kind for _, entry, present in read_objects(self._control, self._load_id) if not present
         }
@@ -178,15 +186,25 @@ class PieceRun:
             return error
         self._listener.note("rolling the load back")
         self._stop.clear()
-        self.roll_back(time.monotonic())
+        try:
+            ended = self.roll_back(time.monotonic()).ended
+        except CannotRemove as failed:
+            error.cause = f"the load could not be rolled back: {failed.message}; {failed.cause}"
+            error.hint = failed.hint
+            return error
+        if ended != "rolled back":
+            error.cause = "its rows are gone, but not everything dropped is made again"
+            error.hint = "finish that: pgsweep load --rollback TABLE"
+            return error
         error.cause = "the load was rolled back: its rows are gone, everything dropped is made again"
         return error
 
-    def finish(self, begin: float, *, keep_as_is: bool = False) -> LoadOutcome:
+    def finish(self, begin: float, *, keep_as_is: bool = False, partly: bool = False) -> LoadOutcome:
         """Make again what was dropped, compare the catalog, remove the journal.
 
         Args:
             keep_as_is: end the load also where an object cannot be made.
+            partly: not all pieces are copied.
         """
         problems, whole = self._rebuild()
         if not whole:
@@ -199,15 +217,18 @@ class PieceRun:
         if self._document.table.owned:
             analyze(self._control, self._document.table, vacuum=self._document.options.vacuum)
             self._step("analyzing", started)
-        return self._end("kept as it is" if problems else "loaded", begin)
+        return self._end("kept as it is" if problems or partly else "loaded", begin, partly=partly)
 
-    def roll_back(self, begin: float) -> LoadOutcome:
-        """Remove the rows, make again what was dropped, remove the journal."""
+    def roll_back(self, begin: float, *, keep_as_is: bool = False) -> LoadOutcome:
+        """Remove the rows, make again what was dropped, remove the journal.
+
+        Args:
+            keep_as_is: end the load also where an object cannot be made.
+        """
         table = self._document.table
         if read_catalog(self._control, table.oid) is None:
             self._listener.note("the table is not there any more, so there is nothing to restore")
             return self._end("rolled back", begin)
-        set_phase(self._control, self._load_id, "rolling back")
         started = time.monotonic()
         self._listener.stage("removing rows")
         remove_rows(
@@ -220,10 +241,11 @@ class PieceRun:
             note=self._listener.note,
         )
         self._step("removing rows", started)
-        problems, whole = self._rebuild()
+        problems, whole = self._rebuild(rolling_back=True)
         if not whole:
             return self._outcome("interrupted", begin, unchanged=None)
-        if problems:
+        still_unlogged = any(problem.entry_kind == UNLOGGED for problem in problems)
+        if problems and (still_unlogged or not keep_as_is):
             return self._outcome("incomplete", begin, unchanged=False, problems=problems)
         return self._end("rolled back", begin)
 
@@ -234,7 +256,7 @@ class PieceRun:
             if not present
         ]
 
-    def _rebuild(self) -> tuple[list[CannotMake], bool]:
+    def _rebuild(self, *, rolling_back: bool = False) -> tuple[list[CannotMake], bool]:
         rebuild = Rebuild(
             self._conninfo,
             self._control,
@@ -242,20 +264,23 @@ class PieceRun:
             self._document,
             listener=self._listener,
             stop=self._stop,
+            rolling_back=rolling_back,
         )
         whole = rebuild.run(self._missing())
         self._steps += rebuild.steps
         return list(rebuild.problems), whole
 
-    def _end(self, ended: str, begin: float) -> LoadOutcome:
+    def _end(self, ended: str, begin: float, *, partly: bool = False) -> LoadOutcome:
         facts = read_facts(self._control, self._document.table.oid)
         changes = differences(self.before, facts) if facts else []
-        if ended == "kept as it is":
+        missing = self._missing() if facts else []
+        if missing:
             changes = [
-                f"missing: {entry.title}; to make it later: {'; '.join(entry.make)}"
-                for _, entry in self._missing()
+                f"missing: {entry.title}; to make it later: {'; '.join(entry.make)}" for _, entry in missing
             ]
-        outcome = self._outcome(ended, begin, unchanged=not changes if facts else None, problems=changes)
+        words = ["not all rows of the files were copied; no later run copies the others"] if partly else []
+        unchanged = not changes if facts else None
+        outcome = self._outcome(ended, begin, unchanged=unchanged, problems=words + changes)
         if self._document.rejects_file is not None and ended != "rolled back":
             write_rejects(
                 Path(self._document.rejects_file),

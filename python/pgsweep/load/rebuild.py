@@ -39,6 +39,7 @@ class Rebuild:
     Args:
         control: the session that holds the claim; it only watches.
         stop: ends it after the builds that are under way.
+        rolling_back: the rows of the load are gone.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Rebuild:
         *,
         listener: LoadListener,
         stop: threading.Event,
+        rolling_back: bool,
     ) -> None:
         self._conninfo = conninfo
         self._control = control
@@ -57,6 +59,7 @@ class Rebuild:
         self._document = document
         self._listener = listener
         self._stop = stop
+        self._rolling_back = rolling_back
         self._lock = threading.Lock()
         self._failed: Exception | None = None
         self.problems: list[CannotMake] = []
@@ -142,6 +145,7 @@ class Rebuild:
                 load_id=self._load_id,
                 memory_bytes=memory,
                 workers=workers,
+                rolling_back=self._rolling_back,
                 note=self._listener.note,
             )
         except CannotMake as problem:

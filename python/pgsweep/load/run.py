@@ -5,9 +5,11 @@
 
 Each arrow is one transaction of the database; pg/load_journal.py lists what each contains. A run that ends
 early leaves one of these phases, and a later run continues from there: `resume` to the right, `roll_back`
-down. A record that the server refuses, or a file that cannot be read, rolls the load back at once. What is
-found when an index or a constraint is made again (a duplicate, a missing key) leaves the phase `rebuilding`,
-because only the user can say whether to correct the rows or to undo the load.
+down. The phase `rolling back` begins with the transaction that removes the rows: where they cannot be
+removed, the load is where it was, and `resume` or `keep_as_is` ends it. A record that the server refuses, or
+a file that cannot be read, rolls the load back at once. What is found when an index or a constraint is made
+again (a duplicate, a missing key) leaves the phase `rebuilding`, because only the user can say whether to
+correct the rows or to undo the load.
 """
 
 from __future__ import annotations
@@ -162,13 +164,13 @@ def resume(
     with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table)
-        if found.phase == "rolling back":
+        run = _resumed(conninfo, control, found, document, columns, listener, stop)
+        phase = run.real_phase(found.phase)
+        if phase == "rolling back":
             raise UsageError(
-                "this load is being rolled back, and some of its rows are gone",
+                "this load is being rolled back, and its rows are gone",
                 hint="finish that: pgsweep load --rollback TABLE",
             )
-        run = _resumed(conninfo, control, found, document, columns, listener, stop)
-        phase = run.begin_again_after_crash(found.phase)
         if phase in ("planned", "copying"):
             for entry in document.inputs:
                 check_unchanged(entry)
@@ -179,12 +181,20 @@ def resume(
 
 
 def keep_as_is(
-    conninfo: str, table: str, *, listener: LoadListener | None = None, stop: threading.Event | None = None
+    conninfo: str,
+    table: str,
+    *,
+    partly: bool = False,
+    listener: LoadListener | None = None,
+    stop: threading.Event | None = None,
 ) -> LoadResult:
-    """End a load whose rows are all in the table, without the objects that the rows do not allow.
+    """End a load with the rows that are in the table, without the objects that the rows do not allow.
+
+    Args:
+        partly: also where not all rows of the files were copied.
 
     Raises:
-        UsageError: there is no such load, or rows are missing.
+        UsageError: there is no such load, or rows were not copied.
         PgsweepError: the server refuses it.
     """
     begin = time.monotonic()
@@ -192,12 +202,17 @@ def keep_as_is(
     with open_session(conninfo) as control, _explained(table):
         found, document, columns = _found(control, table)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
-        if run.begin_again_after_crash(found.phase) != "rebuilding":
+        phase = run.real_phase(found.phase)
+        if phase in ("planned", "copying") and not partly:
             raise UsageError(
-                f"not all rows of this load are in `{table}`",
-                hint="finish it: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE",
+                f"not all rows of this load were copied into `{table}`",
+                hint="finish it: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE; or "
+                "end it without the rows that were not copied: pgsweep load --keep-as-is TABLE --yes",
             )
-        outcome = run.finish(begin, keep_as_is=True)
+        if phase == "rolling back":
+            outcome = run.roll_back(begin, keep_as_is=True)
+        else:
+            outcome = run.finish(begin, keep_as_is=True, partly=phase != "rebuilding")
         return _result(control, _already_prepared(document), outcome)
 
 
@@ -217,7 +232,7 @@ def roll_back(
         found, document, columns = _found(control, table, gone_is_fine=True)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
         if read_catalog(control, document.table.oid) is not None:
-            run.begin_again_after_crash(found.phase)
+            run.real_phase(found.phase)
         outcome = run.roll_back(begin)
         return _result(control, _already_prepared(document), outcome)
 

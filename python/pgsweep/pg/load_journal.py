@@ -7,7 +7,7 @@ What is committed together:
     piece        the rows of one piece of a file, and the row of `piece` that names it; its primary key
                  refuses a second copy of the same piece
     restore      one object made again, and the mark that it is present
-    remove       (rollback) the rows of all pieces deleted, and the rows of `piece`
+    remove       (rollback) the rows of all pieces deleted, the rows of `piece`, and the phase `rolling back`
     end          the journal of the load removed
 
 A crash of the server empties unlogged tables. `alive` is one too: a load into an UNLOGGED table has a row

@@ -25,6 +25,7 @@ from pgsweep.pg.load_journal import (
     mark_alive,
     read_pieces,
     renumber_pieces,
+    set_phase,
     set_present,
 )
 from pgsweep.pg.queries import load
@@ -56,6 +57,16 @@ class CannotMake(PgsweepError):
     entry_name: str = ""
     entry_kind: str = ""
 
+
+class CannotRemove(PgsweepError):
+    """The rows of a load cannot be removed; nothing was changed."""
+
+
+WAYS_ON: Final = (
+    "finish the load: pgsweep load --resume TABLE; or end it with the rows that are in the table: "
+    "pgsweep load --keep-as-is TABLE --yes"
+)
+"""What is possible where the rows cannot be removed."""
 
 Note = Callable[[str], None]
 """Shows one line to the user."""
@@ -241,6 +252,7 @@ def make_object(
     load_id: str | None,
     memory_bytes: int,
     workers: int | None = None,
+    rolling_back: bool = False,
     note: Note | None = None,
 ) -> None:
     """Make an object again and note it, in one transaction.
@@ -249,6 +261,7 @@ def make_object(
         load_id: of the journal; None where all of the load is one transaction, which is open.
         memory_bytes: for the sorts of an index build.
         workers: parallel workers of the build; None for the server's own setting.
+        rolling_back: the rows of the load are gone, so a later run can only roll back.
         note: receives which sessions hold the lock.
 
     Raises:
@@ -288,9 +301,9 @@ def make_object(
     except (sqlstates.UndefinedTable, sqlstates.InvalidSchemaName) as error:
         raise dropped(first_line(error)) from error
     except (sqlstates.IntegrityError, psycopg.DataError, *_ROOM, sqlstates.InsufficientPrivilege) as error:
-        raise _cannot(table, entry, error) from error
+        raise _cannot(table, entry, error, rolling_back) from error
     except psycopg.ProgrammingError as error:
-        raise _cannot(table, entry, error) from error
+        raise _cannot(table, entry, error, rolling_back) from error
 
 
 def _emptied(table: TableFacts) -> PgsweepError:
@@ -309,19 +322,19 @@ def _only_own_rows(connection: Connection, table: TableFacts, load_id: str) -> b
     return _counted(connection, table, _numbers(pieces)) == (wanted, wanted)
 
 
-def _cannot(table: TableFacts, entry: JournalObject, error: psycopg.Error) -> CannotMake:
+def _cannot(table: TableFacts, entry: JournalObject, error: psycopg.Error, rolling_back: bool) -> CannotMake:
     detail = error.diag.message_detail
     text = first_line(error) + (f" ({detail.splitlines()[0]})" if detail else "")
-    hint = (
-        "correct the rows, then: pgsweep load --resume TABLE; or keep the table without it: pgsweep load "
-        "--keep-as-is TABLE; or undo the load: pgsweep load --rollback TABLE"
-    )
+    again = "pgsweep load --rollback TABLE" if rolling_back else "pgsweep load --resume TABLE"
+    hint = f"correct the rows, then: {again}; or keep the table without it: pgsweep load --keep-as-is TABLE"
+    if not rolling_back:
+        hint += "; or undo the load: pgsweep load --rollback TABLE"
     if isinstance(error, sqlstates.UniqueViolation):
         hint = _duplicates(table, entry, detail) + hint
     elif isinstance(error, sqlstates.ForeignKeyViolation):
         hint = _orphans(entry, detail) + hint
     elif isinstance(error, _ROOM):
-        hint = "make room on the server, then: pgsweep load --resume TABLE"
+        hint = f"make room on the server, then: {again}"
     done = {UNLOGGED: "made LOGGED", VALIDATED: "validated"}.get(entry.kind, "made again")
     kind = {UNLOGGED: "table", VALIDATED: "foreign key"}.get(entry.kind, entry.kind)
     failed = CannotMake(
@@ -418,10 +431,12 @@ def remove_rows(
     may_truncate: bool,
     note: Note | None = None,
 ) -> int:
-    """Delete the rows of all pieces and forget the pieces, in one transaction; return how many there were.
+    """Delete the rows of all pieces and forget the pieces; return how many there were.
 
-    A row is the load's if its transaction number is that of a piece: `own_rows_are_distinct` has made sure
-    that no older row has one of them, and the count must be the journal's.
+    The phase `rolling back` is noted in the same transaction, so the journal has it only after the rows are
+    gone: where they cannot be removed, the load can be finished still. A row is the load's if its transaction
+    number is that of a piece: `own_rows_are_distinct` has made sure that no older row has one of them, and
+    the count must be the journal's. In a table without any row nothing is left to remove.
 
     Args:
         first_xid: the number from which the load counts.
@@ -429,45 +444,61 @@ def remove_rows(
         note: receives which sessions hold the lock.
 
     Raises:
-        PgsweepError: rows of the load were changed or deleted by others.
+        CannotRemove: rows of the load were changed or deleted by others, or other tables refer to them.
+        PgsweepError: a lock cannot be obtained.
     """
     if not pieces:
+        set_phase(connection, load_id, "rolling back")
         return 0
     wanted = sum(piece.rows for piece in pieces)
     if not all(piece.own and first_xid <= piece.xid < first_xid + XID_SPAN for piece in pieces):
-        raise PgsweepError(
+        raise CannotRemove(
             "the rows of this load can no longer be distinguished from others",
-            cause="the database was restored from a dump since, or too many transactions have passed",
-            hint="finish the load: pgsweep load --resume TABLE",
+            cause="the database was restored from a dump since, or too many transactions have passed; "
+            "nothing was removed",
+            hint=WAYS_ON,
         )
     numbers = _numbers(pieces)
 
     def remove() -> int:
         connection.execute("SET LOCAL row_security = off")
         if may_truncate and _counted(connection, table, numbers) == (wanted, wanted):
-            truncate(connection, table)
-            forget_pieces(connection, load_id)
-            return wanted
-        found = _delete(connection, table, numbers)
-        if found != wanted:
-            raise PgsweepError(
+            found = _emptied_by_us(connection, table, numbers, wanted)
+        else:
+            found = _delete(connection, table, numbers)
+        if found == 0 < wanted and is_empty(connection, table):
+            if note is not None:
+                note(f"{table.quoted} is empty: other sessions have removed the rows of this load")
+        elif found != wanted:
+            raise CannotRemove(
                 f"{format_count(wanted - found)} of {format_count(wanted)} rows of this load were changed "
                 f"or deleted by other sessions",
                 cause="a row changed by another session is not the load's alone; nothing was removed",
-                hint="finish the load: pgsweep load --resume TABLE; then correct the rows by SQL",
+                hint=f"{WAYS_ON}; then correct the rows by SQL",
             )
         forget_pieces(connection, load_id)
+        set_phase(connection, load_id, "rolling back")
         return found
 
     mode = "ACCESS EXCLUSIVE" if may_truncate else "SHARE ROW EXCLUSIVE"
     try:
         return in_short_lock(connection, table, lock_statement(table, mode), remove, note=note)
     except sqlstates.ForeignKeyViolation as error:
-        raise PgsweepError(
+        raise CannotRemove(
             f"the rows of this load cannot be removed: {first_line(error)}",
-            cause="other tables refer to them already",
-            hint="finish the load: pgsweep load --resume TABLE; or remove the rows that refer to it",
+            cause="other tables refer to them already; nothing was removed",
+            hint=f"remove the rows that refer to them, then: pgsweep load --rollback TABLE; or {WAYS_ON}",
         ) from error
+
+
+def _emptied_by_us(connection: Connection, table: TableFacts, numbers: str, wanted: int) -> int:
+    """Remove all rows of a table; another one may refer to it by now, and then TRUNCATE is refused."""
+    try:
+        with connection.transaction():
+            truncate(connection, table)
+    except sqlstates.FeatureNotSupported:
+        return _delete(connection, table, numbers)
+    return wanted
 
 
 def begin_again(connection: Connection, table: TableFacts, load_id: str, *, note: Note | None = None) -> None:
