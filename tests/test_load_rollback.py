@@ -121,6 +121,15 @@ def test_a_table_that_was_truncated_is_rolled_back(conninfo: str, rows: Path) ->
         assert (facts_of(conninfo, "t"), leftovers(conninfo)) == (before, [])
 
 
+def test_a_table_that_was_never_loaded(conninfo: str) -> None:
+    for later in (resume, roll_back, keep_as_is):
+        with pytest.raises(UsageError, match="no load of `t` is unfinished") as failed:
+            later(conninfo, "t")
+        assert "database `trouble` has no journal of one: none was begun there, or it has ended" in said(
+            failed.value
+        )
+
+
 class Killed(BaseException):
     """In the place of kill -9."""
 

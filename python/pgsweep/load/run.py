@@ -351,15 +351,18 @@ def _found(
     if found is None:
         catalog = read_catalog(control, oid)
         name = None if catalog is None else catalog.table.quoted
-        local = next((journal for _, journal in local_journals() if journal.table == name), None)
+        database = control.info.dbname
+        local = next(
+            (file for _, file in local_journals() if (file.table, file.database) == (name, database)), None
+        )
         raise UsageError(
             f"no load of `{table}` is unfinished",
-            cause="it has ended"
+            cause=f"database `{database}` has no journal of one: none was begun there, or it has ended"
             if local is None
             else "the database has no journal of it any more; it has ended, or the journal was dropped",
             hint="if something is missing, these statements make it again: " + "; ".join(local.restore)
             if local is not None and local.restore
-            else None,
+            else "if the load is in another database, name it: -d NAME",
         )
     catalog = read_catalog(control, oid)
     if catalog is None and not gone_is_fine:
