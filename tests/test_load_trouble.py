@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
-from pgsweep.load.document import LocalJournal
+from pgsweep.load import pieces
+from pgsweep.load.document import LocalJournal, write_local
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
 from pgsweep.pg import load_work
@@ -125,6 +126,7 @@ def test_a_full_disk_of_the_client(conninfo: str, small_disk: Path, rows: Path, 
         load_files(conninfo, [str(rows)], "t", DROP, journal=small_disk / "journal.json")
     assert "nothing was changed" in said(failed.value)
     assert (count_of(conninfo), facts_of(conninfo, "t")) == (0, before)
+    assert leftovers(conninfo) == []
     # The file of refused records is written at the end; until then the journal has them.
     rows.write_text("id,a,name\n1,1,x\nno,1,y\n")
     rejects = small_disk / "bad.csv"
@@ -136,6 +138,18 @@ def test_a_full_disk_of_the_client(conninfo: str, small_disk: Path, rows: Path, 
     assert '"no' in rejects.read_text() or "no,1,y" in rejects.read_text()
     assert (count_of(conninfo), facts_of(conninfo, "t")) == (1, before)
     assert leftovers(conninfo) == []
+
+
+def test_a_journal_that_the_end_of_another_load_drops(
+    conninfo: str, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dropped(path: Path, journal: LocalJournal) -> None:
+        ask(conninfo, "DROP SCHEMA pgsweep_load CASCADE")
+        write_local(path, journal)
+
+    monkeypatch.setattr(pieces, "write_local", dropped)
+    assert outcome_of(load_files(conninfo, [str(rows)], "t", DROP)).unchanged
+    assert (count_of(conninfo), leftovers(conninfo)) == (ROWS, [])
 
 
 # Locks

@@ -18,6 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,7 @@ from pgsweep.pg.load_copy import open_session, session_path
 from pgsweep.pg.load_journal import (
     Unfinished,
     claim,
+    drop_empty_journal,
     find_unfinished,
     has_journal,
     make_journal,
@@ -124,28 +126,28 @@ def load_files(
             )
             return _result(control, prepared, outcome)
         make_journal(control)
-        claim(control, oid)
-        _refuse_unfinished(control, oid, table)
-        xid = current_xid(control)
-        if not own_rows_are_distinct(control, catalog.table, xid):
-            raise UsageError(
-                "old rows of the table have transaction numbers that this load would use again",
-                cause="the server's numbers have wrapped, so a load's rows could not be recognized",
-                hint="load in one transaction: --single-transaction; or VACUUM FULL the table first",
-            )
-        load_id = str(uuid.uuid4())
-        place = journal_place(journal, load_id)
-        if place is None:
-            listener.note(
-                "there is no folder for a local journal ($XDG_STATE_HOME); name a file: --journal FILE"
-            )
-        document = _document(catalog, prepared, inputs, options, control, rejects, place)
-        document = msgspec.structs.replace(document, first_xid=xid)
-        if prepared.measure:
-            listener.stage("measuring how many sessions are fastest")
-            document, prepared = _measured(conninfo, control, document, prepared, catalog.columns)
-        run = PieceRun(conninfo, control, load_id, document, catalog.columns, listener, stop)
-        run.begin(catalog, prepared.objects, place)
+        try:
+            claim(control, oid)
+            _refuse_unfinished(control, oid, table)
+            xid = _first_xid(control, catalog)
+            load_id = str(uuid.uuid4())
+            place = journal_place(journal, load_id)
+            if place is None:
+                listener.note(
+                    "there is no folder for a local journal ($XDG_STATE_HOME); name a file: --journal FILE"
+                )
+            document = _document(catalog, prepared, inputs, options, control, rejects, place)
+            document = msgspec.structs.replace(document, first_xid=xid)
+            if prepared.measure:
+                listener.stage("measuring how many sessions are fastest")
+                document, prepared = _measured(conninfo, control, document, prepared, catalog.columns)
+            run = PieceRun(conninfo, control, load_id, document, catalog.columns, listener, stop)
+            run.begin(catalog, prepared.objects, place)
+        except BaseException:
+            # Nothing of the load is in the journal, unless the connection was lost.
+            with suppress(DriverError, PgsweepError):
+                drop_empty_journal(control)
+            raise
         outcome = run.copy_and_finish(begin)
         return _result(control, prepared, outcome)
 
@@ -262,6 +264,18 @@ def _catalog_of(connection: Connection, table: str) -> Catalog:
     if catalog is None:
         raise dropped()
     return catalog
+
+
+def _first_xid(control: Connection, catalog: Catalog) -> int:
+    """Return the transaction number from which the load counts; no old row has a later one."""
+    xid = current_xid(control)
+    if not own_rows_are_distinct(control, catalog.table, xid):
+        raise UsageError(
+            "old rows of the table have transaction numbers that this load would use again",
+            cause="the server's numbers have wrapped, so a load's rows could not be recognized",
+            hint="load in one transaction: --single-transaction; or VACUUM FULL the table first",
+        )
+    return xid
 
 
 def _document(

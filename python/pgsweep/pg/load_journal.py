@@ -34,7 +34,7 @@ from psycopg.types.numeric import Oid
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.queries import load
-from pgsweep.pg.retry import awaited
+from pgsweep.pg.retry import awaited, repeated
 from pgsweep.plain import decode_name, sql_identifier
 
 CLAIM: Final = 1885827948
@@ -43,6 +43,17 @@ WORK: Final = 1885827949
 
 SCHEMA: Final = "pgsweep_load"
 _CLAIM_PATIENCE_SECONDS: Final = 30.0
+
+_RACES: Final = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.InvalidSchemaName,
+)
+"""Of CREATE ... IF NOT EXISTS, and of what follows, where another load makes or drops the journal."""
+
+_RACE_TRIES: Final = 20
+_RACE_PAUSE_SECONDS: Final = 0.1
 
 _TABLES: Final = b"""
 CREATE SCHEMA IF NOT EXISTS pgsweep_load;
@@ -159,11 +170,13 @@ def make_journal(connection: psycopg.Connection[Any]) -> None:
     Raises:
         MissingAbility: the role may not, or somebody else made a schema of that name.
     """
-    try:
+
+    def make() -> None:
         with connection.transaction():
-            _check_trust(connection)
-            connection.execute(_TABLES)
-            _check_trust(connection)
+            _make(connection)
+
+    try:
+        repeated(make, _RACES, tries=_RACE_TRIES, pause_seconds=_RACE_PAUSE_SECONDS)
     except psycopg.errors.InsufficientPrivilege as error:
         database = sql_identifier(connection.info.dbname)
         raise MissingAbility(
@@ -172,6 +185,12 @@ def make_journal(connection: psycopg.Connection[Any]) -> None:
             hint=grant_to_session(connection, f"CREATE ON DATABASE {database}")
             + ", or load in one transaction, which needs no journal: --single-transaction",
         ) from error
+
+
+def _make(connection: psycopg.Connection[Any]) -> None:
+    _check_trust(connection)
+    connection.execute(_TABLES)
+    _check_trust(connection)
 
 
 def has_journal(connection: psycopg.Connection[Any]) -> bool:
@@ -250,17 +269,24 @@ def begin_load(
     objects: Sequence[JournalObject],
 ) -> None:
     """Write a new load into the journal, in one transaction; every object counts as present."""
-    with connection.transaction():
-        connection.execute(
-            "INSERT INTO pgsweep_load.load (id, table_oid, phase, document, before)"
-            " VALUES (%s, %s, 'planned', %s, %s)",
-            [load_id, Oid(oid), document, msgspec.json.encode(before).decode()],
-        )
-        for number, entry in enumerate(objects):
+
+    def begin() -> None:
+        with connection.transaction():
+            # The end of another load may have dropped it since.
+            _make(connection)
             connection.execute(
-                "INSERT INTO pgsweep_load.object (load, number, document, present) VALUES (%s, %s, %s, true)",
-                [load_id, number, msgspec.json.encode(entry).decode()],
+                "INSERT INTO pgsweep_load.load (id, table_oid, phase, document, before)"
+                " VALUES (%s, %s, 'planned', %s, %s)",
+                [load_id, Oid(oid), document, msgspec.json.encode(before).decode()],
             )
+            for number, entry in enumerate(objects):
+                connection.execute(
+                    "INSERT INTO pgsweep_load.object (load, number, document, present)"
+                    " VALUES (%s, %s, %s, true)",
+                    [load_id, number, msgspec.json.encode(entry).decode()],
+                )
+
+    repeated(begin, _RACES, tries=_RACE_TRIES, pause_seconds=_RACE_PAUSE_SECONDS)
 
 
 def find_unfinished(connection: psycopg.Connection[Any], oid: int) -> Unfinished | None:
@@ -389,11 +415,23 @@ def end_load(connection: psycopg.Connection[Any], load_id: str) -> None:
         connection.execute("DELETE FROM pgsweep_load.object WHERE load = %s", [load_id])
         connection.execute("DELETE FROM pgsweep_load.alive WHERE load = %s", [load_id])
         connection.execute("DELETE FROM pgsweep_load.load WHERE id = %s", [load_id])
-        row = connection.execute("SELECT pg_catalog.count(*) FROM pgsweep_load.load").fetchone()
-        if row == (0,):
-            connection.execute(
-                "DROP TABLE pgsweep_load.load, pgsweep_load.object, pgsweep_load.piece, pgsweep_load.reject,"
-                " pgsweep_load.alive"
-            )
-            with suppress(psycopg.errors.DependentObjectsStillExist), connection.transaction():
-                connection.execute("DROP SCHEMA pgsweep_load")
+        _drop_empty(connection)
+
+
+def drop_empty_journal(connection: psycopg.Connection[Any]) -> None:
+    """Remove the journal where no load is in it."""
+    if has_journal(connection):
+        with suppress(psycopg.errors.UndefinedTable), connection.transaction():
+            connection.execute("LOCK TABLE pgsweep_load.load IN ACCESS EXCLUSIVE MODE")
+            _drop_empty(connection)
+
+
+def _drop_empty(connection: psycopg.Connection[Any]) -> None:
+    row = connection.execute("SELECT pg_catalog.count(*) FROM pgsweep_load.load").fetchone()
+    if row == (0,):
+        connection.execute(
+            "DROP TABLE pgsweep_load.load, pgsweep_load.object, pgsweep_load.piece, pgsweep_load.reject,"
+            " pgsweep_load.alive"
+        )
+        with suppress(psycopg.errors.DependentObjectsStillExist), connection.transaction():
+            connection.execute("DROP SCHEMA pgsweep_load")
