@@ -163,7 +163,7 @@ def test_evidence_killed_before_its_first_part_is_reported_as_that(wheel18: Clus
     reported = run("predict", "x.evidence", cwd=tmp_path)
     assert reported.returncode == 1
     assert "holds no observation" in reported.stderr
-    assert "cut short before its first part" in reported.stderr
+    assert "no snapshots had been written when the recording ended: it was killed" in reported.stderr
     assert "another database" not in reported.stderr
 
 

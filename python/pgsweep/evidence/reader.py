@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,14 +50,21 @@ class Evidence:
         meta: the record; for cut evidence `seconds` comes from the last complete part.
         complete: nothing is missing.
         warnings: what a user must know about this evidence, in words; the recorder's own included.
+        damaged: tables of which a part is missing or damaged, and which part, in words.
     """
 
     def __init__(
-        self, path: Path, meta: EvidenceMeta, parts: dict[str, list[Path]], warnings: list[str]
+        self,
+        path: Path,
+        meta: EvidenceMeta,
+        parts: dict[str, list[Path]],
+        warnings: list[str],
+        damaged: dict[str, str],
     ) -> None:
         self.path = path
         self.meta = meta
         self.warnings = warnings
+        self.damaged = damaged
         self.complete = meta.complete
         self._parts = parts
 
@@ -72,19 +79,23 @@ class Evidence:
         meta = _read_meta(path)
         warnings = list(meta.warnings)
         parts: dict[str, list[Path]] = {}
-        cut: list[str] = []
+        damaged: dict[str, str] = {}
         for table in TABLES:
-            parts[table], trouble = _whole_parts(path, table)
-            cut += trouble
+            parts[table], trouble = _whole_parts(path, table, meta.parts.get(table, 0))
+            if trouble:
+                damaged[table] = trouble
         if not meta.complete:
             why = f" (ended by: {meta.ended_by})" if meta.ended_by else ""
             warnings.append(
                 f"the recording was cut short{why}; the evidence is read up to its last complete part"
             )
-        warnings += cut
-        if cut or not meta.complete:
-            meta = msgspec.structs.replace(meta, complete=False, seconds=_seconds_seen(parts) or meta.seconds)
-        return cls(path, meta, parts, warnings)
+        warnings += damaged.values()
+        if damaged or not meta.complete:
+            seconds = _seconds_seen(parts, damaged) or meta.seconds
+            # The last counters are read after the end of what a closed recording observed.
+            seconds = min(seconds, meta.seconds or seconds)
+            meta = msgspec.structs.replace(meta, complete=False, seconds=seconds)
+        return cls(path, meta, parts, warnings, damaged)
 
     def has(self, table: str) -> bool:
         """Return whether a table has at least one row."""
@@ -293,12 +304,19 @@ def _read_meta(path: Path) -> EvidenceMeta:
     return meta
 
 
-def _whole_parts(path: Path, table: str) -> tuple[list[Path], list[str]]:
-    """Return the parts of a table up to the first one missing or cut, and the warning about it."""
+def _whole_parts(path: Path, table: str, written: int) -> tuple[list[Path], str]:
+    """Return the parts of a table up to the first one missing or cut, and the warning about it.
+
+    Args:
+        path: of the evidence.
+        table: by name.
+        written: how many there were when the evidence was closed; 0 where that is not known.
+    """
     import pyarrow as pa
 
     whole: list[Path] = []
     found = sorted((path / table).glob("part-*.parquet"))
+    count = max(len(found), written)
     for number, part in enumerate(found):
         trouble = ""
         if part.name != f"part-{number:05d}.parquet":
@@ -314,9 +332,11 @@ def _whole_parts(path: Path, table: str) -> tuple[list[Path], list[str]]:
             except (pa.ArrowException, ValueError):
                 trouble = f"{part.name} is cut short or damaged"
         if trouble:
-            return whole, [f"{table}: {trouble}; {len(whole)} of {len(found)} parts are used"]
+            break
         whole.append(part)
-    return whole, []
+    else:
+        trouble = f"part-{len(whole):05d}.parquet is missing" if len(whole) < count else ""
+    return whole, f"{table}: {trouble}; {len(whole)} of {count} parts are used" if trouble else ""
 
 
 def _metadata(part: Path) -> parquet.FileMetaData:
@@ -326,10 +346,12 @@ def _metadata(part: Path) -> parquet.FileMetaData:
         return parquet.read_metadata(file)
 
 
-def _seconds_seen(parts: dict[str, list[Path]]) -> float:
-    """Return the time of the last row that is whole."""
+def _seconds_seen(parts: dict[str, list[Path]], damaged: Collection[str]) -> float:
+    """Return the time of the last row that is whole; where accesses are damaged, of the last access."""
     last = 0.0
     for table, column in _TIMES.items():
+        if "accesses" in damaged and table != "accesses":
+            continue
         for part in parts[table][-1:]:
             # Damage inside the part is reported when its table is read.
             with contextlib.suppress(EvidenceError):

@@ -170,6 +170,8 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
         overhead: shares of time or counts that the recording itself cost, by name.
         lost_events: events that the recorder knows it lost.
         losses: the same by cause.
+        parts: how many parts each table had when the recorder closed the evidence; empty where it did not,
+            and in older evidence.
         warnings: everything that a reader of the evidence must know, in words.
     """
 
@@ -194,7 +196,20 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
     overhead: dict[str, float] = {}
     lost_events: int = 0
     losses: dict[str, int] = {}
+    parts: dict[str, int] = {}
     warnings: list[str] = []
+
+
+_OF_SNAPSHOTS: Final = ("snapshots", "snapshot_times", "counters")
+_NEEDED: Final = {"trace": ("accesses",), "sql": _OF_SNAPSHOTS, "peek": _OF_SNAPSHOTS}
+
+
+def needed_tables(source: str) -> tuple[str, ...]:
+    """Return the tables that must have rows for a prediction from a source, the observations first.
+
+    A trace has snapshots too: the pool at both ends, which says nothing without the accesses.
+    """
+    return _NEEDED.get(source, ())
 
 
 def is_identifier(text: str) -> bool:

@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -17,7 +17,13 @@ import msgspec
 import numpy as np
 
 from pgsweep.errors import EvidenceError
-from pgsweep.evidence.schema import DISK_TROUBLE, SCHEMA_NAME, TABLES, EvidenceMeta
+from pgsweep.evidence.schema import (
+    DISK_TROUBLE,
+    SCHEMA_NAME,
+    TABLES,
+    EvidenceMeta,
+    needed_tables,
+)
 from pgsweep.files import is_aside, write_whole
 from pgsweep.plain import shell_word
 
@@ -29,9 +35,10 @@ PART_BYTES: Final = 32 << 20
 
 FLUSH_SECONDS: Final = 5.0
 FLUSH_SHARE: Final = 0.02
+FIRST_FLUSH_SECONDS: Final = 1.0
+"""The first part is written after this time, each of the next ones when the recording is twice as long..."""
 
-_OBSERVATIONS: Final = {"accesses", "snapshots"}
-"""Without rows in one of these tables, a recording is useless."""
+_ANY_OBSERVATIONS: Final = frozenset({"accesses", "snapshots"})
 
 _SPARE: Final = ".spare"
 _SPARE_BYTES: Final = 16 << 10
@@ -46,7 +53,8 @@ class EvidenceWriter:
     """Writes evidence; not for use by several threads at once.
 
     At most `PART_BYTES` of rows a table wait in memory. A part is also written when the last one is older
-    than a fiftieth of the recording (and five seconds), so that a cut loses little and parts stay few.
+    than five seconds, or than a fiftieth of the recording if that is more, so that a cut loses little and
+    parts stay few; in the first seconds after one, two and four seconds.
 
     Use it as a context manager: leaving by an exception keeps what is whole and marks the evidence as cut;
     if not a single access or snapshot was given, the folder is removed again. While it writes, a spare file
@@ -101,8 +109,13 @@ class EvidenceWriter:
                 self._write_part(table)
             begin = end
         now = time.monotonic()
-        if now - self._flushed > max(FLUSH_SECONDS, FLUSH_SHARE * (now - self._begun)):
+        if now - self._flushed > self._flush_interval(now):
             self.flush()
+
+    def _flush_interval(self, now: float) -> float:
+        """Return how old the last parts may be."""
+        of_begin = max(FIRST_FLUSH_SECONDS, self._flushed - self._begun)
+        return max(min(FLUSH_SECONDS, of_begin), FLUSH_SHARE * (now - self._begun))
 
     def replace(self, table: str, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
         """Set the whole of a small table, written at once: what a reader finds is the old or the new one.
@@ -142,7 +155,7 @@ class EvidenceWriter:
             self._write_last_meta(msgspec.structs.replace(meta, complete=self.failed is None))
         except EvidenceError:
             # As where an error ends the recording: without an observation there is nothing to read in it.
-            if not self._parts.keys() & _OBSERVATIONS:
+            if not self._observed(self._parts):
                 self._remove()
             raise
         finally:
@@ -162,8 +175,7 @@ class EvidenceWriter:
         if error is None or self._closed:
             self.close()
             return
-        gathered = set(self._parts) if self.failed else self._parts.keys() | self._waiting.keys()
-        if not gathered & _OBSERVATIONS:
+        if not self._observed(self._parts if self.failed else self._parts.keys() | self._waiting.keys()):
             self._remove()
             return
         # The first error is the one that matters: a second one while saving what is left must not hide it.
@@ -175,6 +187,11 @@ class EvidenceWriter:
         with contextlib.suppress(EvidenceError):
             self._write_last_meta(msgspec.structs.replace(self.meta, complete=False, ended_by=ended_by))
         self._release()
+
+    def _observed(self, tables: Iterable[str]) -> bool:
+        """Return whether these tables are what a prediction begins with; of other sources, observations."""
+        needed = needed_tables(self.meta.source)
+        return set(needed) <= set(tables) if needed else not _ANY_OBSERVATIONS.isdisjoint(tables)
 
     def _check(
         self, table: str, columns: Mapping[str, Sequence[Any] | NDArray[Any]]
@@ -333,7 +350,7 @@ class EvidenceWriter:
 
     def _write_last_meta(self, meta: EvidenceMeta) -> None:
         self._drop_spare()
-        self._write_meta(meta)
+        self._write_meta(msgspec.structs.replace(meta, parts=dict(self._parts)))
 
     def _keep_spare(self) -> None:
         try:
@@ -348,12 +365,11 @@ class EvidenceWriter:
 
     def _trouble(self, error: OSError) -> EvidenceError:
         code = error.errno or 0
-        kept = any(self._parts.get(table) for table in _OBSERVATIONS)
         if code in _SPACE:
             hint = "free some space or write elsewhere: `-o /other/disk/NAME.evidence`"
         else:
             hint = "write to a folder that you may write to: `-o /other/place/NAME.evidence`"
-        if kept:
+        if self._observed(self._parts):
             hint += (
                 f"; what was recorded until then is readable: `pgsweep predict {shell_word(str(self.path))}`"
             )
@@ -417,11 +433,11 @@ def holds_nothing(path: Path) -> bool:
     try:
         if path.is_symlink() or not _only_ours({entry.name for entry in path.iterdir()}):
             return False
-        if any(any((path / table).glob("part-*")) for table in _OBSERVATIONS):
-            return False
         meta = path / "meta.json"
         found = msgspec.json.decode(meta.read_bytes()) if meta.exists() else {"complete": False}
         if not isinstance(found, dict) or found.get("complete") is not False:
+            return False
+        if any(any((path / table).glob("part-*")) for table in _observations(found.get("source"))):
             return False
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except (OSError, msgspec.DecodeError):
@@ -433,6 +449,11 @@ def holds_nothing(path: Path) -> bool:
     finally:
         os.close(folder)
     return True
+
+
+def _observations(source: object) -> Iterable[str]:
+    """Return the tables of which one with a part makes evidence worth keeping."""
+    return needed_tables(str(source))[:1] or _ANY_OBSERVATIONS
 
 
 def _only_ours(names: set[str]) -> bool:

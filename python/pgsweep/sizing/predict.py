@@ -24,6 +24,7 @@ from pgsweep.records.prediction import (
     Verdict,
 )
 from pgsweep.sizing.inference.parallel import check_threads
+from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
 from pgsweep.sizing.server_rules import check_server, check_usage_counts, rules_of, unsettled
 from pgsweep.sizing.sizes import blocks_of, check_sizes
 from pgsweep.units import BLOCK_BYTES
@@ -194,12 +195,7 @@ def judge(
         )
     sizes = blocks_of(sizes_bytes, pool_blocks, asked)
     source = opened.meta.source
-    if not opened.complete and not opened.has("accesses") and not opened.has("snapshots"):
-        raise EvidenceError(
-            f"`{evidence}` holds no observation",
-            cause="the recording was cut short before its first part was written",
-            hint=f"record again, under another name or after: rm -r {shell_word(str(evidence))}",
-        )
+    check_observed(opened)
     if source in SNAPSHOTS:
         _check_executor(executor, evidence)
         return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None, asked=asked)
@@ -336,7 +332,7 @@ def _from_snapshots(
         )
     accesses = totals.hits + totals.misses
     if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
-        raise _nothing_seen(meta)
+        raise nothing_seen(evidence)
     observed = _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
     warnings = [*seen.warnings, *_warnings(evidence)]
     calm = unfilled(
@@ -457,7 +453,7 @@ def _from_trace(
     check_usage_counts(meta, evidence.table("snapshots")["usage_count"])
     trace = trace_of(evidence)
     if not trace.counted.any():
-        raise _nothing_seen(meta)
+        raise nothing_seen(evidence)
     scans = of_trace(trace)
     if any_size:
         sizes_blocks = _with_limits(sizes_blocks, scans)
@@ -538,14 +534,6 @@ def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: flo
         miss_ratio=miss_ratio,
         accesses=accesses,
         seconds=seconds,
-    )
-
-
-def _nothing_seen(meta: EvidenceMeta) -> EvidenceError:
-    return EvidenceError(
-        f"nothing happened in the database `{meta.database}` while it was observed",
-        cause="the load ran in another database, or not at that time",
-        hint="record again while the load runs, with -d naming its database",
     )
 
 
