@@ -165,7 +165,7 @@ def test_what_was_never_used_is_named() -> None:
     known = replace(known, prediction=msgspec.structs.replace(known.prediction, no_eviction=calm))
     size = of(advised(known), "shared_buffers")
     assert size.action == "leave"
-    assert "724 MB of shared_buffers were never used" in size.reason
+    assert "724 MB of shared_buffers held no page" in size.reason
 
 
 class TestSnapshots:

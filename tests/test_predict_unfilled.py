@@ -200,7 +200,11 @@ def test_a_pool_that_is_still_filling_is_not_relied_on() -> None:
     filling = found_for([100, 120, 140, 160, 180, 200])
     assert not filling.usable
     assert filling.filling_blocks == 60
-    assert "still filling" in " ".join(filling.reasons)
+    said = " ".join(filling.reasons)
+    assert "still filling" in said
+    assert "fits into that" not in said, "it will hold more"
+    assert "set shared_buffers" not in said
+    assert filling.known_from_blocks == 1000
     assert found_for([100, 190, 200, 200, 200, 200]).usable
 
 

@@ -169,7 +169,8 @@ def _removable(situation: Situation) -> str:
     calm = situation.prediction.no_eviction
     if calm is None or not calm.removable_bytes:
         return ""
-    return f". {format_bytes(calm.removable_bytes)} of shared_buffers were never used and could be taken away"
+    removable = format_bytes(calm.removable_bytes)
+    return f". While this was recorded {removable} of shared_buffers held no page, and could be taken away"
 
 
 def _left(situation: Situation, why: str, action: Action, kind: Kind) -> Decision:

@@ -410,9 +410,10 @@ def _rounded_up(blocks: int) -> int:
 
 def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int) -> NoEviction:
     below = calm.known_below_blocks
+    removable = max(pool_blocks - calm.known_from_blocks, 0) if calm.usable else 0
     return NoEviction(
         used_bytes=calm.used_blocks * BLOCK_BYTES,
-        removable_bytes=max(pool_blocks - calm.known_from_blocks, 0) * BLOCK_BYTES,
+        removable_bytes=removable * BLOCK_BYTES,
         known_from_bytes=calm.known_from_blocks * BLOCK_BYTES,
         known_below_bytes=None if below is None else below * BLOCK_BYTES,
         filling_bytes=calm.filling_blocks * BLOCK_BYTES,

@@ -116,6 +116,8 @@ def _scans(result: PredictResult) -> list[str]:
 def _room(found: NoEviction) -> str:
     """Return in a sentence what follows where nothing was evicted."""
     used, known = format_bytes(found.used_bytes), format_bytes(found.known_from_bytes)
+    if found.filling_bytes:
+        return f"Nothing was evicted yet: the pool is still filling, and {used} of it held pages at most."
     if not found.removable_bytes:
         return f"Nothing was evicted: the {used} in use fit. Of smaller sizes nothing is known."
     return (
@@ -198,8 +200,9 @@ def _section(result: PredictResult) -> Section:
         facts.append(Fact(f"{count(per_second)}/s", "page accesses", Measured))
     if result.no_eviction is not None:
         facts.append(Fact(format_bytes(result.no_eviction.used_bytes), "in use at most", Measured))
-        removable = format_bytes(result.no_eviction.removable_bytes)
-        facts.append(Fact(removable, "can be taken away without a further miss", Predicted))
+        if result.no_eviction.removable_bytes:
+            removable = format_bytes(result.no_eviction.removable_bytes)
+            facts.append(Fact(removable, "can be taken away without a further miss", Predicted))
     groups = [Group(""), Group("predicted", 3 if per_second else 2, Predicted)]
     head = ["shared_buffers", "miss ratio, %", "90% interval, %"]
     if per_second:

@@ -90,14 +90,24 @@ def unfilled(
     at_least, below, scans = _rings(relations, totals, database_oid, pool_blocks)
     known_from = max(most, at_least, _FEW_BLOCKS)
     size = _words(pool_blocks)
-    if never_full:
+    filling = _filling(used_blocks) if never_full else 0
+    if filling:
+        # What it will hold is more than it has held, by nobody knows how much.
+        usable, known_from = False, pool_blocks
+        reasons.append(
+            f"the pool is still filling: {_words(most)} of {size} held pages at most, {_words(filling)} of "
+            "them new in the second half of the recording; record again when that no longer grows"
+        )
+    elif never_full:
         reasons.append(
             f"shared_buffers was never full: in {len(used_blocks)} snapshots at most {_words(most)} of "
             f"{size} held pages; all that is used fits into that"
         )
     else:
         reasons.append("shared_buffers is full, but nothing was evicted: all that is used fits into it")
-    if evicted > max(_FEW_BLOCKS, 0.001 * pool_blocks) and never_full:
+    if filling:
+        pass
+    elif evicted > max(_FEW_BLOCKS, 0.001 * pool_blocks) and never_full:
         usable, known_from = False, pool_blocks
         reasons.append(
             f"yet {format_count(evicted)} buffers were evicted or passed by the clock hand: between "
@@ -112,13 +122,6 @@ def unfilled(
     else:
         reasons.append("of smaller sizes nothing is known: to learn more, make it smaller and record again")
     reasons += scans
-    filling = _filling(used_blocks) if never_full else 0
-    if filling:
-        usable = False
-        reasons.append(
-            f"the pool is still filling: it grew by {_words(filling)} in the second half of the recording; "
-            "record again when it no longer grows"
-        )
     if len(used_blocks) < _FEWEST_SNAPSHOTS:
         usable = False
         reasons.append(f"{len(used_blocks)} snapshots are few: record for longer")
