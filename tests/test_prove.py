@@ -11,7 +11,9 @@ from pgsweep.errors import ClusterError, EvidenceError, UsageError
 from pgsweep.records.proof import ProveResult
 from pgsweep.sizing.prove import prove
 from pgsweep.testbed.replay_server import ReplayServer
-from pgsweep.ui.results import from_json, read_result
+from pgsweep.ui.report import to_html
+from pgsweep.ui.results import from_json, read_result, to_text
+from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
 from tests.fix_written import MIB, write_trace
 
@@ -23,6 +25,7 @@ def test_the_simulator_agrees_with_a_real_server(tmp_path: Path, bindir: Path | 
     assert measured == sorted(measured, reverse=True)
     assert 0.1 < measured[0] < 0.6
     assert result.simulator_max_abs_error < 0.0005
+    assert result.mean_abs_error is not None
     assert result.mean_abs_error < 0.02
     assert result.schema == "pgsweep.prove/1"
 
@@ -47,6 +50,14 @@ def test_what_rings_change_is_shown_beside_what_was_measured(tmp_path: Path) -> 
     assert abs(row.as_predicted_miss_ratio - row.simulated_miss_ratio) > 0.01
     assert abs(row.as_predicted_miss_ratio - row.predicted.miss_ratio) < 0.02
     assert any("with rings and drops" in note for note in result.notes)
+    # What the server did is not what was predicted, so it says nothing of the prediction.
+    assert not row.comparable
+    assert (result.mean_abs_error, result.max_abs_error, result.within_interval_ratio) == (None, None, None)
+    text = " ".join(to_text(result, Terminal()).split())
+    assert "Not compared with the prediction: 8 MB." in text
+    assert "outside the interval" not in text
+    assert "prediction: not compared with the replay at any size" in text
+    assert "too short for that size. Not compared with the prediction: 8 MB." in to_html(result)
 
 
 def test_what_cannot_be_proved(tmp_path: Path) -> None:

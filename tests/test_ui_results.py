@@ -145,6 +145,7 @@ def test_csv_of_prove() -> None:
         "predicted_low": "0.142",
         "predicted_high": "0.151",
         "accesses": "800000",
+        "comparable": "True",
     }
 
 

@@ -72,6 +72,10 @@ class ProveRow(msgspec.Struct, frozen=True, kw_only=True):
     repeat. It divides a difference between measured and predicted into its causes: measured and simulated
     differ if the rules are wrong, simulated and this value by rings and drops, this value and predicted by
     the state at the beginning.
+
+    `comparable` is false where rings and drops change the simulator's miss ratio by more than half a
+    percentage point: there the server did something else than was predicted, and shows nothing of the
+    prediction.
     """
 
     shared_buffers_bytes: int
@@ -80,10 +84,15 @@ class ProveRow(msgspec.Struct, frozen=True, kw_only=True):
     predicted: Interval
     accesses: int
     as_predicted_miss_ratio: float | None = None
+    comparable: bool = True
 
 
 class ProveResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace replayed through a real server at several sizes; errors are ratios, not percent."""
+    """A trace replayed through a real server at several sizes; errors are ratios, not percent.
+
+    Errors of the prediction, and the share of intervals that hold what was measured, are those of the rows
+    that are comparable; null where no row is.
+    """
 
     schema: str = "pgsweep.prove/1"
     evidence: str
@@ -93,9 +102,9 @@ class ProveResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     notes: list[str]
     rows: list[ProveRow]
-    mean_abs_error: float
-    max_abs_error: float
+    mean_abs_error: float | None
+    max_abs_error: float | None
     simulator_max_abs_error: float
-    within_interval_ratio: float
+    within_interval_ratio: float | None
     verdict: Verdict | None = None
     provenance: Provenance | None = None

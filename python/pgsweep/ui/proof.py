@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pgsweep.records.proof import ProveResult
+import textwrap
+
+import msgspec
+
+from pgsweep.records.proof import ProveResult, ProveRow
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import count, error_points, format_bytes, percent, points, seconds, server_name
 from pgsweep.ui.prediction import verdict_text
@@ -46,7 +50,9 @@ def prove_text(result: ProveResult, terminal: Terminal) -> str:
         if row.shared_buffers_bytes == today:
             marked = index
             note.append(terminal.pick("◀", "<") + " observed here")
-        if not proven(row):
+        if not row.comparable:
+            note.append("not compared")
+        elif not proven(row):
             note.append("outside the interval")
         rows.append(
             [
@@ -54,20 +60,27 @@ def prove_text(result: ProveResult, terminal: Terminal) -> str:
                 percent(row.predicted.miss_ratio),
                 f"{percent(row.predicted.low, sign=False)} to {percent(row.predicted.high)}",
                 percent(row.measured_miss_ratio),
-                points(row.predicted.miss_ratio - row.measured_miss_ratio),
+                _error(row),
                 percent(row.simulated_miss_ratio),
                 ", ".join(note),
             ]
         )
+    left_out = _left_out(result)
+    if left_out:
+        head += "\n" + textwrap.fill(left_out, min(terminal.width, 100) if terminal.interactive else 100)
     parts = [head, table(columns, rows, terminal, marked=marked)]
     if len(result.rows) > 1:
         parts.append(chart(prove_series(result), terminal, today_bytes=today))
-    inside = sum(proven(row) for row in result.rows)
+    inside, compared = _inside(result)
+    of_prediction = "prediction: not compared with the replay at any size"
+    if result.mean_abs_error is not None and result.max_abs_error is not None:
+        of_prediction = (
+            f"prediction: mean error {error_points(result.mean_abs_error)}, "
+            f"worst {error_points(result.max_abs_error)} percentage points\n"
+            f"measured within the predicted interval at {inside} of {compared} sizes"
+        )
     parts.append(
-        f"prediction: mean error {error_points(result.mean_abs_error)}, "
-        f"worst {error_points(result.max_abs_error)} "
-        f"percentage points\n"
-        f"measured within the predicted interval at {inside} of {len(result.rows)} sizes\n"
+        f"{of_prediction}\n"
         f"simulator, from the same pool: worst error {error_points(result.simulator_max_abs_error, 3)} "
         "percentage points"
     )
@@ -95,11 +108,38 @@ def prove_page(result: ProveResult) -> Page:
     )
 
 
-def _title(result: ProveResult) -> tuple[str, str]:
-    title = (
-        f"Predicted, then replayed on a real server: mean error {error_points(result.mean_abs_error)}, "
-        f"worst {error_points(result.max_abs_error)} percentage points"
+def _error(row: ProveRow) -> str:
+    return points(row.predicted.miss_ratio - row.measured_miss_ratio) if row.comparable else "–"
+
+
+def _inside(result: ProveResult) -> tuple[int, int]:
+    """Return at how many sizes the interval holds what was measured, and how many were compared."""
+    compared = [row for row in result.rows if row.comparable]
+    return sum(proven(row) for row in compared), len(compared)
+
+
+def _left_out(result: ProveResult) -> str:
+    """Return in a sentence at which sizes the replay shows nothing of the prediction; empty if at none."""
+    sizes = [format_bytes(row.shared_buffers_bytes) for row in result.rows if not row.comparable]
+    if not sizes:
+        return ""
+    return (
+        f"Not compared with the prediction: {', '.join(sizes)}. Rings or dropped pages decide there, and a "
+        "replay cannot repeat them; the replay checks the simulator alone."
     )
+
+
+def _title(result: ProveResult) -> tuple[str, str]:
+    if result.mean_abs_error is None or result.max_abs_error is None:
+        title = (
+            "Replayed on a real server: worst error of the simulator "
+            f"{error_points(result.simulator_max_abs_error, 3)} percentage points"
+        )
+    else:
+        title = (
+            f"Predicted, then replayed on a real server: mean error {error_points(result.mean_abs_error)}, "
+            f"worst {error_points(result.max_abs_error)} percentage points"
+        )
     lead = (
         f"{server_name(result.server_version)} on {result.machine}. A private server was "
         "restarted at every size of shared_buffers; it made the page accesses of the trace again, in their "
@@ -110,14 +150,17 @@ def _title(result: ProveResult) -> tuple[str, str]:
 
 def _section(result: ProveResult) -> Section:
     today = result.observed_shared_buffers_bytes or None
-    inside = sum(proven(row) for row in result.rows)
+    left_out = _left_out(result)
+    inside, compared = _inside(result)
     accesses = max((row.accesses for row in result.rows), default=0)
-    facts = [
-        Fact(
-            error_points(result.mean_abs_error),
-            f"mean error, percentage points; worst {error_points(result.max_abs_error)}",
-        ),
-        Fact(f"{inside} of {len(result.rows)}", "measured values within the predicted 90% interval"),
+    facts = []
+    if result.mean_abs_error is not None and result.max_abs_error is not None:
+        worst = error_points(result.max_abs_error)
+        facts += [
+            Fact(error_points(result.mean_abs_error), f"mean error, percentage points; worst {worst}"),
+            Fact(f"{inside} of {compared}", "measured values within the predicted 90% interval"),
+        ]
+    facts += [
         Fact(
             error_points(result.simulator_max_abs_error, 3), "worst error of the simulator, percentage points"
         ),
@@ -134,8 +177,8 @@ def _section(result: ProveResult) -> Section:
                 Cell(size, "observed here" if observed_here else ""),
                 Cell(percent(truth, sign=False)),
                 Cell(percent(value.miss_ratio, sign=False)),
-                Cell(interval, "" if proven(row) else "measured lies outside"),
-                Cell(points(value.miss_ratio - truth)),
+                Cell(interval, _note(row)),
+                Cell(_error(row)),
                 Cell(percent(row.simulated_miss_ratio, sign=False)),
                 Cell(points(row.simulated_miss_ratio - truth)),
             ]
@@ -147,16 +190,19 @@ def _section(result: ProveResult) -> Section:
     if result.rows:
         series = prove_series(result)
         title = "Miss ratio by shared_buffers, predicted from a trace and measured by replaying it"
-        figures = [
-            (curve_svg(series, today_bytes=today, title=title, tips=tips), _CAPTION),
-            (error_svg(series, standard_errors={}, title="Errors of the prediction"), _ERROR_CAPTION),
-        ]
+        figures = [(curve_svg(series, today_bytes=today, title=title, tips=tips), _CAPTION)]
+        if compared:
+            of_compared = msgspec.structs.replace(result, rows=[r for r in result.rows if r.comparable])
+            errors = error_svg(
+                prove_series(of_compared), standard_errors={}, title="Errors of the prediction"
+            )
+            figures.append((errors, _ERROR_CAPTION))
     return Section(
         title="Predicted and measured",
         ident="proof",
         lead="The simulator began with the very pool that the server had: if it differed from the server by "
-        "more than a few accesses, its rules would be wrong. Where both differ from the prediction, the "
-        "trace is too short for that size.",
+        "more than a few accesses, its rules would be wrong. Where both differ from a prediction that is "
+        f"compared, the trace is too short for that size. {left_out}".rstrip(),
         facts=facts,
         figures=figures,
         groups=[
@@ -179,9 +225,15 @@ def _section(result: ProveResult) -> Section:
     )
 
 
+def _note(row: ProveRow) -> str:
+    if not row.comparable:
+        return "not compared"
+    return "" if proven(row) else "measured lies outside"
+
+
 def _rows(result: ProveResult) -> Rows:
     head = ["shared_buffers_bytes", "measured_miss_ratio", "simulated_miss_ratio"]
-    head += ["predicted_miss_ratio", "predicted_low", "predicted_high", "accesses"]
+    head += ["predicted_miss_ratio", "predicted_low", "predicted_high", "accesses", "comparable"]
     return Rows(
         head,
         [
@@ -193,6 +245,7 @@ def _rows(result: ProveResult) -> Rows:
                 row.predicted.low,
                 row.predicted.high,
                 row.accesses,
+                row.comparable,
             )
             for row in result.rows
         ],

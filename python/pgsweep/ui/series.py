@@ -91,7 +91,9 @@ def workload_series(workload: DemoWorkload) -> list[Series]:
 def prove_series(result: ProveResult) -> list[Series]:
     """Return the curve predicted from the trace, and what a real server measured (on top)."""
     sizes = [row.shared_buffers_bytes for row in result.rows]
-    return [
+    compared = [row for row in result.rows if row.comparable]
+    measured = [row.measured_miss_ratio for row in compared]
+    found = [
         Series(
             kind="trace",
             label="predicted",
@@ -100,8 +102,10 @@ def prove_series(result: ProveResult) -> list[Series]:
             lows=[row.predicted.low for row in result.rows],
             highs=[row.predicted.high for row in result.rows],
         ),
-        Series("measured", "measured", sizes, [row.measured_miss_ratio for row in result.rows]),
     ]
+    if compared:
+        found.append(Series("measured", "measured", [row.shared_buffers_bytes for row in compared], measured))
+    return found
 
 
 def verdict_remarks(workload: DemoWorkload) -> list[str]:
