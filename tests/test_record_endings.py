@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence import writer
+from pgsweep.evidence.peek import record_peek
+from pgsweep.evidence.schema import SERVER_ENDED
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
+from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import Connection, connect
+from pgsweep.ui.record import ending as ending_text
 from tests.fix_page import load_running
 from tests.fix_process import wait_until
 from tests.fix_recording import A_SNAPSHOT_SECONDS, RECORDERS, Recorder, WhenRecording
+from tests.fix_trace import can_trace
+
+EVERY_RECORDER = pytest.mark.parametrize(
+    "record", [record_sql, record_peek, pytest.param(record_trace, marks=can_trace)]
+)
 
 
 @RECORDERS
@@ -38,17 +50,70 @@ def test_a_lost_server_leaves_valid_evidence(record: Recorder, how: str, tmp_pat
         result = record(cluster.conninfo(), path, seconds=60, progress=loss)
         loss.join()
     assert result.ended_by == "server"
-    assert any(
-        "connection to the server was lost" in warning or "stopped, restarted or crashed" in warning
-        for warning in result.warnings
-    )
+    assert SERVER_ENDED in result.warnings
     evidence = Evidence.open(path)
     assert evidence.complete
     assert evidence.meta.ended_by == "server"
     assert evidence.has("snapshots")
     assert evidence.has("relations")
     assert len(evidence.table("snapshot_times")["snapshot"]) == result.snapshots
-    assert 1 < evidence.meta.seconds < 20
+    # As long as something was counted, not until the loss was noticed.
+    counters = evidence.table("counters")
+    counted_seconds = counters["seconds"][counters["scope"] != "pool"].max()
+    assert 0 < evidence.meta.seconds == result.seconds == counted_seconds < 20
+
+
+@EVERY_RECORDER
+@pytest.mark.parametrize("how", ["terminate", "drop"])
+def test_a_session_that_is_ended_is_no_lost_server(
+    record: Recorder, how: str, wheel18: Cluster, tmp_path: Path
+) -> None:
+    path, trace = tmp_path / "a.evidence", record is record_trace
+
+    def end() -> None:
+        with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+            if how == "drop":
+                connection.execute("DROP DATABASE goes WITH (FORCE)")
+            else:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE application_name = 'pgsweep' AND datname = 'goes'"
+                )
+
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS goes")
+        connection.execute("CREATE DATABASE goes")
+        with psycopg.connect(wheel18.conninfo("goes"), autocommit=True) as inside:
+            inside.execute("CREATE EXTENSION pg_buffercache")
+        ending = WhenRecording(end, after_seconds=0.0 if trace else A_SNAPSHOT_SECONDS)
+        result = record(wheel18.conninfo("goes"), path, seconds=60, progress=ending)
+        ending.join()
+        connection.execute("DROP DATABASE IF EXISTS goes")
+    evidence = Evidence.open(path)
+    assert evidence.complete
+    assert result.ended_by == evidence.meta.ended_by == {"terminate": "session", "drop": "dropped"}[how]
+    said = " ".join([ending_text(result.ended_by), *result.warnings])
+    assert {"terminate": "an administrator ended", "drop": "the database was dropped"}[how] in said
+    assert "crashed" not in said
+    assert result.seconds < 30
+
+
+def test_a_connection_that_breaks_is_no_lost_server(wheel18: Cluster, tmp_path: Path) -> None:
+    sockets: list[socket.socket] = []
+
+    def connected(*arguments: Any, **options: Any) -> Connection:
+        connection = connect(*arguments, **options)
+        sockets.append(socket.socket(fileno=os.dup(connection.pgconn.socket)))
+        return connection
+
+    breaking = WhenRecording(lambda: sockets[0].shutdown(socket.SHUT_RDWR), after_seconds=A_SNAPSHOT_SECONDS)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pgsweep.evidence.observe.connect", connected)
+        result = record_sql(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, progress=breaking)
+    breaking.join()
+    for one in sockets:
+        one.close()
+    assert result.ended_by == "connection"
 
 
 def test_a_full_disk_is_reported_and_keeps_what_was_complete(

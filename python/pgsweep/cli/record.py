@@ -169,6 +169,9 @@ def command(
 
 _ENDED_EARLY = {
     "server": ConnectionFailed.exit_code,
+    "session": ConnectionFailed.exit_code,
+    "dropped": ConnectionFailed.exit_code,
+    "connection": ConnectionFailed.exit_code,
     "refused": PgsweepError.exit_code,
     "cancelled": PgsweepError.exit_code,
     "disk": PgsweepError.exit_code,

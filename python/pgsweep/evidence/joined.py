@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.errors import EvidenceError
+from pgsweep.evidence.endings import WENT_AWAY
 from pgsweep.evidence.processor_times import joined_host
 from pgsweep.evidence.reader import Evidence
 from pgsweep.evidence.schema import TABLES, EvidenceMeta, other_cluster
@@ -238,7 +239,7 @@ def _fitting(pieces: Sequence[Path], seconds: float) -> list[tuple[Evidence, flo
         later = 0.0
         if chosen:
             newer = chosen[-1]
-            if evidence.meta.ended_by in {"server", "refused"}:
+            if evidence.meta.ended_by in WENT_AWAY | {"refused"}:
                 break
             if any(getattr(evidence.meta, name) != getattr(newer.meta, name) for name in _SAME):
                 break

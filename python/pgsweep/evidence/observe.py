@@ -133,14 +133,18 @@ class CounterTable:
     """Writes samples of counters into evidence.
 
     The first sample has every counter that is not zero; a later one only those that changed: what is not
-    listed is as it was (or zero). Counters of databases and of the background writer are in every sample,
-    the others in some, and in the last.
+    listed is as it was (or zero). Where none changed, one is listed all the same. Counters of databases and
+    of the background writer are read in every sample, the others in some, and in the last.
+
+    Attributes:
+        sampled_seconds: when the last sample was read.
+        was_reset: the statistics were reset meanwhile.
     """
 
     def __init__(self, writer: EvidenceWriter) -> None:
         self._writer = writer
         self._sample = 0
-        self._seconds = 0.0
+        self.sampled_seconds = 0.0
         # By scope and name, then by object: of 100,000 relations each has several.
         self._last: dict[tuple[str, str], dict[str, float]] = {}
         self.was_reset = False
@@ -155,19 +159,27 @@ class CounterTable:
         Raises:
             EvidenceError: it cannot be written.
         """
-        self._seconds = seconds
-        changed = []
+        changed, unchanged = [], None
+        # Reading the counters may fail in their midst: then there is no such sample.
         for counter in counters:
             last = self._last.setdefault((counter.scope, counter.name), {})
             before = last.get(counter.object, 0.0)
-            # Everything of a database is cumulative, so less than before means that somebody reset the
-            # statistics.
-            self.was_reset |= counter.scope == "database" and counter.value < before
             if counter.value != before or (counter.scope == "database" and counter.object not in last):
                 changed.append(counter)
-                last[counter.object] = counter.value
+            else:
+                unchanged = counter
+        if not changed and unchanged is not None:
+            # A quiet time is part of the observation.
+            changed = [unchanged]
         if changed:
             self._append(self._sample, seconds, changed)
+        for counter in changed:
+            last = self._last[counter.scope, counter.name]
+            # Everything of a database is cumulative, so less than before means that somebody reset the
+            # statistics.
+            self.was_reset |= counter.scope == "database" and counter.value < last.get(counter.object, 0.0)
+            last[counter.object] = counter.value
+        self.sampled_seconds = seconds
         self._sample += 1
 
     def write_created(self, counters: Sequence[Counter]) -> None:
@@ -176,7 +188,7 @@ class CounterTable:
         Raises:
             EvidenceError: they cannot be written.
         """
-        self._append(max(self._sample - 1, 0), self._seconds, [c for c in counters if c.value])
+        self._append(max(self._sample - 1, 0), self.sampled_seconds, [c for c in counters if c.value])
 
     def add(self, seconds: float, counter: Counter) -> None:
         """Keep a counter of our own beside the server's, under the number of the last sample."""
@@ -192,7 +204,7 @@ class CounterTable:
         """
         if postmaster_pid is not None:
             for counter in memory_counters(postmaster_pid):
-                self.add(self._seconds if seconds is None else seconds, counter)
+                self.add(self.sampled_seconds if seconds is None else seconds, counter)
 
     def value(self, scope: str, name: str, object_: str = "") -> float:
         """Return the last value of a counter."""

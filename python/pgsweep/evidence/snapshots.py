@@ -21,6 +21,7 @@ import numpy as np
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
 from pgsweep.evidence.block_residency import LOOKED_UP, BlockResidency, Pool
 from pgsweep.evidence.clock_passes import PassClock
+from pgsweep.evidence.endings import CANCELLED, WENT_AWAY, refused, went_away
 from pgsweep.evidence.host_memory import facts_at_end
 from pgsweep.evidence.observe import (
     RELATION_SECONDS,
@@ -33,14 +34,15 @@ from pgsweep.evidence.observe import (
 from pgsweep.evidence.processor_times import pace_facts
 from pgsweep.evidence.read_timing import ReadTiming, cost_words
 from pgsweep.evidence.sampling import BlockSample
-from pgsweep.evidence.schema import SERVER_ENDED, STATISTICS_RESET
+from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.evidence.snapshot_schedule import MOST_SECONDS, SnapshotSchedule, least_seconds
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations, read_temporary
-from pgsweep.pg.connect import Connection
+from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_line
+from pgsweep.pg.session_end import SessionWatch
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_minutes, format_percent
@@ -135,6 +137,7 @@ class Recording:
         stop: threading.Event,
     ) -> None:
         self._connection = connection
+        self._watch = SessionWatch(connection, server.database_oid)
         self._postmaster_pid = postmaster_pid
         self._server = server
         self._view = view
@@ -186,12 +189,13 @@ class Recording:
             raise EvidenceError(
                 "not a single snapshot was taken", hint="record for longer: `pgsweep record --for 60s`"
             )
-        length_seconds = self._now()
         at_end: dict[str, str] = {}
-        if ended_by != "server":
-            length_seconds = self._finish(log, begin, databases)
+        if ended_by not in WENT_AWAY:
+            self._finish(log, begin, databases)
             at_end = self._facts_at_end()
             self._residency.end(self._started, self._pool)
+        # What happened later, until the loss of the server was noticed, is counted nowhere.
+        length_seconds = max(log.sampled_seconds, 1e-9)
         accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
         warnings, self._advice = judged(
             self._server, self._clock, accesses, schedule.wanted_seconds, was_reset=log.was_reset
@@ -285,28 +289,26 @@ class Recording:
         except KeyboardInterrupt:
             return "interrupt"
         except QueryCanceled:
-            self._warnings.append(
-                "a statement of the recorder was cancelled: by an administrator, or timeout"
-            )
+            self._warnings.append(CANCELLED)
             return "cancelled"
-        except SessionLost as error:
-            if self._clock.snapshots == 0:
-                raise
-            self._warnings.append(lost_connection_warning(error))
-            return "server"
         except (ServerError, UnexpectedAnswer) as error:
             if self._clock.snapshots == 0:
                 raise
-            self._warnings.append(
-                f"the server no longer answers the recorder's statements ({first_line(error)}): was "
-                "pg_buffercache dropped, or a privilege revoked? The evidence ends there"
-            )
+            if isinstance(error, SessionLost) and not session_lives(self._connection):
+                ended_by = self._watch.ending(error)
+                self._warnings.append(went_away(ended_by))
+                return ended_by
+            self._warnings.append(refused(first_line(error)))
             return "refused"
         except PoolGone:
+            ended_by = self._watch.ending()
             if self._clock.snapshots == 0:
-                raise ConnectionFailed("the server went away before the first snapshot") from None
-            self._warnings.append(SERVER_ENDED)
-            return "server"
+                cause = went_away(ended_by).removesuffix("; the evidence ends there")
+                raise ConnectionFailed(
+                    "the session was lost before the first snapshot", cause=cause, hint="record again"
+                ) from None
+            self._warnings.append(went_away(ended_by))
+            return ended_by
 
     def _loop(self, log: CounterLog, schedule: SnapshotSchedule) -> str:
         counters_due = COUNTER_SECONDS
@@ -360,13 +362,11 @@ class Recording:
             return None
         return snapshot_columns(snapshot, 0), snapshot.used_buffers
 
-    def _finish(self, log: CounterLog, begin: list[Relation], databases: dict[int, str]) -> float:
-        """Read the last counters and the sizes at the end, and return the length of the observation."""
-        length_seconds = self._now()
+    def _finish(self, log: CounterLog, begin: list[Relation], databases: dict[int, str]) -> None:
+        """Read the last counters and the sizes at the end."""
         try:
             log.sample(full=True)
             log.add_of_host(self._postmaster_pid)
-            length_seconds = self._now()
             end = read_relations(self._connection)
             log.created(self._counted(end))
             self._writer.replace("relations", relation_columns(begin, end, databases))
@@ -376,7 +376,6 @@ class Recording:
             self._warnings.append(
                 "the server answered no more statements at the end; the last counters are missing"
             )
-        return length_seconds
 
     def _advise(self, schedule: SnapshotSchedule) -> None:
         """Say once how long the observation must be, as soon as the speed of the hand is known."""

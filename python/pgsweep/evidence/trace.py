@@ -47,8 +47,9 @@ def record_trace(
 
     All databases are recorded, because they share the buffer pool; the evidence says which one it is about.
 
-    The result says in `ended_by` why it ended: `time`, `limit` (max_events or max_bytes), `interrupt`, or
-    `server` (it was stopped, restarted, or crashed); in all cases the evidence is valid up to there.
+    The result says in `ended_by` why it ended: `time`, `limit` (max_events or max_bytes), `interrupt`,
+    `server` (it was stopped, restarted, or crashed), or why else the session has gone (pg/session_end.py); in
+    all cases the evidence is valid up to there.
 
     Args:
         conninfo: as libpq understands it; its database is the one whose accesses are observed.

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from pgsweep._native import PoolReader, Tracer
 from pgsweep.evidence.block_residency import LOOKED_UP, BlockResidency, Pool
 from pgsweep.evidence.disk_latency import TIMED_DEPTHS
+from pgsweep.evidence.endings import CANCELLED, WENT_AWAY, refused, went_away
 from pgsweep.evidence.host_memory import TIMED_READS, facts_at_end
 from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning, relation_columns
 from pgsweep.evidence.processor_times import TIMED_PACE, copy_facts, pace_facts, pace_timer, program
 from pgsweep.evidence.read_timing import ReadTiming, cost_words, open_timer, timing_facts
-from pgsweep.evidence.schema import SERVER_ENDED, STATISTICS_RESET, TABLES
+from pgsweep.evidence.schema import STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
 from pgsweep.host.processor_pace import PaceTimer
@@ -35,7 +36,8 @@ from pgsweep.pg.buffercache import used_buffers
 from pgsweep.pg.catalog import Server, read_counted_since, read_databases, read_recovery, read_relations
 from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.failures import SessionLost
+from pgsweep.pg.failures import QueryCanceled, SessionLost, first_line
+from pgsweep.pg.session_end import SessionWatch
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_percent
@@ -85,6 +87,7 @@ class TraceRecording:
     ) -> None:
         self._connection = connection
         self._server = server
+        self._watch = SessionWatch(connection, server.database_oid)
         self._postmaster_pid, self._start_time = postmaster_pid, start_time
         self._timer, self._no_timer = open_timer(postmaster_pid, start_time)
         self._progress = progress
@@ -99,6 +102,8 @@ class TraceRecording:
         self._rows = 0
         self._database_accesses = 0
         self._last_access_ns = 0
+        self._alive_ns = 0
+        self._end_ns: int | None = None
         self._snapshots = 0
         self._memory: PoolReader | None = None
         # Before the probes and the first counters: statements of ours would be in one of them only.
@@ -178,6 +183,8 @@ class TraceRecording:
         # In the evidence from the beginning, for the case that the recording is killed.
         writer.replace("relations", relation_columns(self._begin, None, self._databases))
         processor_seconds = time.process_time()
+        if limits.seconds is not None:
+            self._end_ns = round(limits.seconds * 1e9)
         tracer = start()
         try:
             started = tracer.start_ns() / 1e9
@@ -196,15 +203,18 @@ class TraceRecording:
                 ReadTiming(self._timer, started) as timing,
             ):
                 ended_by = self._loop(tracer, writer, limits, log, started, copies, pace)
+                # What is accessed until the probes are gone, which takes a second, is not stored.
+                if ended_by != "time" and ended_by not in WENT_AWAY:
+                    self._end_ns = round((time.monotonic() - started) * 1e9)
             writer.append("read_times", timing.take())
             at_end: dict[str, str] = {}
-            if ended_by != "server":
+            if ended_by not in WENT_AWAY:
                 log.add_of_host(self._postmaster_pid, time.monotonic() - started)
                 at_end = self._facts_at_end()
                 self._snapshot(writer, started)
                 residency.end(started, self._pool)
-            length_seconds = time.monotonic() - started
             tracer.stop()
+            probed_seconds = time.monotonic() - started
             while (batch := tracer.poll(0.0)) is not None:
                 if not self._append(writer, batch, limits) and ended_by == "time":
                     ended_by = "limit"
@@ -217,15 +227,17 @@ class TraceRecording:
         lost = tracer.lost()
         measured = counts["events"] * cost_seconds + time.process_time() - processor_seconds
         measured += timing.overhead.get("timed_reads_seconds", 0.0)
-        measured /= length_seconds * (os.cpu_count() or 1)
-        if ended_by != "server":
+        # The probes and their reader worked until they were gone.
+        measured /= probed_seconds * (os.cpu_count() or 1)
+        length_seconds = self._length_seconds(ended_by)
+        if ended_by not in WENT_AWAY:
             self._finish(writer, log)
         self._judge(lost, counts, was_reset=log.was_reset)
         writer.close(
             msgspec.structs.replace(
                 writer.meta,
                 seconds=length_seconds,
-                accesses_per_second=0.0 if lost else self._accesses_per_second(),
+                accesses_per_second=0.0 if lost else self._database_accesses / max(length_seconds, 1e-9),
                 ended_by=ended_by,
                 lost_events=lost,
                 losses={"ring_full": lost} if lost else {},
@@ -233,6 +245,7 @@ class TraceRecording:
                 overhead={
                     "event_cost_seconds": cost_seconds,
                     "events": float(counts["events"]),
+                    "probed_seconds": probed_seconds,
                     "expected_share": expected,
                     "measured_share": measured,
                     "reader_processor_seconds": tracer.reader_processor_seconds(),
@@ -283,8 +296,8 @@ class TraceRecording:
                 if limits.seconds is not None and now >= limits.seconds:
                     return "time"
                 if not self._server_lives():
-                    self._warnings.append(SERVER_ENDED)
-                    return "server"
+                    return self._gone(started)
+                self._alive_ns = round(now * 1e9)
                 if now >= counters_due:
                     log.sample()
                     counters_due = now + COUNTER_SECONDS
@@ -298,12 +311,26 @@ class TraceRecording:
                 self._progress.advance(now)
         except KeyboardInterrupt:
             return "interrupt"
+        except QueryCanceled:
+            self._warnings.append(CANCELLED)
+            return "cancelled"
         except SessionLost as error:
-            self._warnings.append(lost_connection_warning(error))
-            return "server"
+            if session_lives(self._connection):
+                self._warnings.append(refused(first_line(error)))
+                return "refused"
+            return self._gone(started, error)
+
+    def _gone(self, started: float, error: SessionLost | None = None) -> str:
+        """Return why the session has gone, as `ended_by`; what is accessed from now on is not stored."""
+        now_ns = round((time.monotonic() - started) * 1e9)
+        self._end_ns = now_ns if self._end_ns is None else min(now_ns, self._end_ns)
+        ended_by = self._watch.ending(error)
+        self._warnings.append(went_away(ended_by))
+        return ended_by
 
     def _append(self, writer: EvidenceWriter, batch: Any, limits: Limits) -> bool:
         """Store a batch; return whether there is room for more."""
+        batch = self._until_end(batch)
         accesses = batch["accesses"]
         count = len(accesses["kind"])
         if limits.events is not None and self._rows + count > limits.events:
@@ -324,9 +351,28 @@ class TraceRecording:
             return False
         return limits.bytes is None or self._bytes_left(writer, limits.bytes)
 
-    def _accesses_per_second(self) -> float:
-        """Return the accesses of the database in each second, up to the last one that was stored."""
-        return self._database_accesses / self._last_access_ns * 1e9 if self._last_access_ns else 0.0
+    def _until_end(self, batch: Any) -> Any:
+        """Return what of a batch happened before the end of the observation."""
+        if self._end_ns is None:
+            return batch
+        # Up to the first one that is too late: drops count the accesses before them.
+        late = np.flatnonzero(batch["accesses"]["time_ns"] > self._end_ns)
+        count = int(late[0]) if len(late) else len(batch["accesses"]["kind"])
+        cut = {"accesses": {name: column[:count] for name, column in batch["accesses"].items()}}
+        # A scan is handed out when it ends, which may be later.
+        for table, time_name in (("scans", "begin_ns"), ("drops", "time_ns")):
+            early = batch[table][time_name] <= self._end_ns
+            cut[table] = {name: column[early] for name, column in batch[table].items()}
+        return cut
+
+    def _length_seconds(self, ended_by: str) -> float:
+        """Return how long was observed: all accesses that are stored are of this time."""
+        if ended_by == "limit":
+            # Of what came after the last access nothing is known.
+            return self._last_access_ns / 1e9
+        if ended_by == "server" or self._end_ns is None:
+            return max(self._alive_ns, self._last_access_ns) / 1e9
+        return self._end_ns / 1e9
 
     def _bytes_left(self, writer: EvidenceWriter, limit_bytes: int) -> bool:
         """Return whether the evidence is smaller than its limit, counting rows that wait in memory."""

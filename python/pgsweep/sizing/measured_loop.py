@@ -241,4 +241,5 @@ def sessions_of(evidence: TraceTables) -> Sessions | None:
 def _recording_seconds(meta: EvidenceMeta) -> float:
     """Return the processor time that the probes took of the server in one second; 0 where it is not known."""
     known = meta.overhead.get("event_cost_seconds", 0.0) * meta.overhead.get("events", 0.0)
-    return float(known / max(meta.seconds, 1e-9))
+    # The events are those until the probes were gone; older evidence takes that to be its length.
+    return float(known / max(meta.overhead.get("probed_seconds", meta.seconds), 1e-9))

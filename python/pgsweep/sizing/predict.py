@@ -423,6 +423,7 @@ def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int
 
 def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
     """Return what a server does that its counters do not show."""
+    from pgsweep.evidence.endings import WENT_AWAY
     from pgsweep.sizing.inference.estimate import Doubt
 
     doubts = []
@@ -435,6 +436,8 @@ def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
         )
     if meta.ended_by == "server":
         doubts.append(Doubt("rough", "the server went away during the recording: what followed is not in it"))
+    elif meta.ended_by in WENT_AWAY:
+        doubts.append(Doubt("rough", "the recorder lost its session: what followed is not in the recording"))
     return doubts
 
 
