@@ -169,6 +169,7 @@ _SHAPES: Final = {
     "startup_settings": "text text?",
     "statement_texts": "int bytes",
     "statements": "bytes? bytes? int? number number number number number",
+    "survived": "one: number number? bool",
     "summary": "one: count",
     "tablespaces": "oid",
     "temporary": "oid",
