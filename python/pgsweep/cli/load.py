@@ -199,9 +199,10 @@ def command(
     r"""Load files into a table: fast, and without losing an index, a constraint, a trigger or a row.
 
     The plan is shown first: what is on the table, what is dropped and made again, and why. A journal in the
-    database (schema pgsweep_load) and a local file hold every definition before anything is dropped. Each
-    piece of a file is copied in one transaction with its note in the journal; so after a kill -9, a lost
-    connection or a crash of the server, --resume goes on where it ended, and --rollback restores what was.
+    database (schema pgsweep_load; with the oid of a role that is no superuser after it) and a local file hold
+    every definition before anything is dropped. Each piece of a file is copied in one transaction with its
+    note in the journal; so after a kill -9, a lost connection or a crash of the server, --resume goes on
+    where it ended, and --rollback restores what was.
 
     Files may be compressed (.gz, .zst, .xz); - is standard input. Where a file has a header, its fields are
     matched with columns by name. A record that the server refuses stops the load and undoes it, unless

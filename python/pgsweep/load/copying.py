@@ -28,7 +28,7 @@ from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DeadlockDetected, DriverError, SerializationFailure
 from pgsweep.pg.load_catalog import Column
 from pgsweep.pg.load_copy import BadRow, copy_piece, copy_piece_carefully, open_session
-from pgsweep.pg.load_journal import Piece
+from pgsweep.pg.load_journal import LoadId, Piece
 from pgsweep.pg.load_partition import BOUND_CHECK
 from pgsweep.pg.load_work import failure_of
 from pgsweep.pg.retry import repeated
@@ -130,7 +130,7 @@ class Copier:
     def __init__(
         self,
         conninfo: str,
-        load_id: str,
+        load_id: LoadId,
         document: LoadDocument,
         columns: Sequence[Column],
         done: Sequence[Piece],

@@ -18,7 +18,7 @@ from pgsweep.files import read_private, state_folder
 from pgsweep.load.document import LocalJournal, remove_local
 from pgsweep.pg.connect import Connection, place_of
 from pgsweep.pg.load_catalog import differences, read_facts
-from pgsweep.pg.load_journal import has_journal, is_claimed, read_unfinished
+from pgsweep.pg.load_journal import begun_by_others, is_claimed, read_unfinished
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.plain import shell_word
 
@@ -37,7 +37,7 @@ def remove_leftovers(conninfo: str, connection: Connection, note: Callable[[str]
     ]
     if not found:
         return
-    known = {load_id for load_id, *_ in read_unfinished(connection)} if has_journal(connection) else set()
+    known = {load_id for load_id, *_ in read_unfinished(connection)}
     for path, journal in found:
         if journal.load_id not in known:
             _settle(connection, path, journal, note)
@@ -51,7 +51,8 @@ def _settle(connection: Connection, path: Path, journal: LocalJournal, note: Cal
         note(f"removed {path}: the journal of a load of {journal.table}, a table that was dropped")
         return
     # A run that has claimed the table writes the file before the journal in the database.
-    if is_claimed(connection, oid):
+    # The journal of another role's load is not read.
+    if is_claimed(connection, oid) or begun_by_others(connection, oid):
         return
     changes = differences(journal.before, read_facts(connection, oid))
     if not changes:

@@ -24,6 +24,7 @@ from pgsweep.pg.load_copy import WrongCount
 from pgsweep.pg.load_journal import (
     UNLOGGED,
     JournalObject,
+    LoadId,
     Phase,
     begin_load,
     end_load,
@@ -36,6 +37,7 @@ from pgsweep.pg.load_journal import (
     set_phase,
     set_present,
 )
+from pgsweep.pg.load_progress import wal_position
 from pgsweep.pg.load_work import (
     CannotMake,
     CannotRemove,
@@ -46,7 +48,6 @@ from pgsweep.pg.load_work import (
     is_empty,
     lock_statement,
     remove_rows,
-    wal_position,
 )
 from pgsweep.records.load import LoadOutcome, LoadStep
 
@@ -58,7 +59,7 @@ class PieceRun:
         self,
         conninfo: str,
         control: Connection,
-        load_id: str,
+        load_id: LoadId,
         document: LoadDocument,
         columns: Sequence[Column],
         listener: LoadListener,
@@ -83,7 +84,7 @@ class PieceRun:
             write_local(
                 place,
                 LocalJournal(
-                    load_id=self._load_id,
+                    load_id=self._load_id.id,
                     server=place_of(self._conninfo),
                     database=self._control.info.dbname,
                     table=self._document.table.quoted,
@@ -308,7 +309,7 @@ class PieceRun:
                 lines.append(with_table(problem.hint, self._document.table.quoted))
         return LoadOutcome(
             ended=ended,
-            load_id=self._load_id,
+            load_id=self._load_id.id,
             rows=sum(piece.rows for piece in pieces),
             rejected=len(read_rejects(self._control, self._load_id)),
             copied_bytes=sum(piece.bytes for piece in pieces),

@@ -13,8 +13,9 @@ from pgsweep.load.document import LoadDocument
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_copy import open_session
-from pgsweep.pg.load_journal import UNLOGGED, JournalObject
-from pgsweep.pg.load_work import CannotMake, build_progress, failure_of, make_object
+from pgsweep.pg.load_journal import UNLOGGED, JournalObject, LoadId
+from pgsweep.pg.load_progress import build_progress
+from pgsweep.pg.load_work import CannotMake, failure_of, make_object
 from pgsweep.records.load import LoadStep
 
 _POLL_SECONDS: Final = 0.2
@@ -46,7 +47,7 @@ class Rebuild:
         self,
         conninfo: str,
         control: Connection,
-        load_id: str,
+        load_id: LoadId,
         document: LoadDocument,
         *,
         listener: LoadListener,

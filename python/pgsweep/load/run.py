@@ -40,17 +40,19 @@ from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, Column, read_catalog
 from pgsweep.pg.load_copy import open_session, session_path
 from pgsweep.pg.load_journal import (
+    LoadId,
     Unfinished,
+    begun_by_others,
     claim,
     drop_empty_journal,
     find_unfinished,
-    has_journal,
     make_journal,
     read_objects,
     read_unfinished,
 )
 from pgsweep.pg.load_work import current_xid, dropped, failure_of, own_rows_are_distinct
 from pgsweep.pg.userpath import resolve_relation
+from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadChoice, LoadOutcome, LoadResult
 
 
@@ -125,7 +127,7 @@ def load_files(
                 stop=stop,
             )
             return _result(control, prepared, outcome)
-        make_journal(control)
+        schema = make_journal(control)
         try:
             claim(control, oid)
             _refuse_unfinished(control, oid, table)
@@ -140,13 +142,15 @@ def load_files(
             document = msgspec.structs.replace(document, first_xid=xid)
             if prepared.measure:
                 listener.stage("measuring how many sessions are fastest")
-                document, prepared = _measured(conninfo, control, document, prepared, catalog.columns)
-            run = PieceRun(conninfo, control, load_id, document, catalog.columns, listener, stop)
+                document, prepared = _measured(conninfo, control, document, prepared, catalog.columns, schema)
+            run = PieceRun(
+                conninfo, control, LoadId(schema, load_id), document, catalog.columns, listener, stop
+            )
             run.begin(catalog, prepared.objects, place)
         except BaseException:
             # Nothing of the load is in the journal, unless the connection was lost.
             with suppress(DriverError, PgsweepError):
-                drop_empty_journal(control)
+                drop_empty_journal(control, schema)
             raise
         outcome = run.copy_and_finish(begin)
         return _result(control, prepared, outcome)
@@ -315,9 +319,14 @@ def _prepared_partition(
 
 
 def _measured(
-    conninfo: str, control: Connection, document: LoadDocument, prepared: Prepared, columns: Sequence[Column]
+    conninfo: str,
+    control: Connection,
+    document: LoadDocument,
+    prepared: Prepared,
+    columns: Sequence[Column],
+    schema: str,
 ) -> tuple[LoadDocument, Prepared]:
-    jobs, rate, words = measure_jobs(conninfo, control, document, columns)
+    jobs, rate, words = measure_jobs(conninfo, control, document, columns, schema)
     plan = document.plan
     choices = [
         LoadChoice(what="sessions", choice=str(jobs), reason=words) if choice.what == "sessions" else choice
@@ -337,12 +346,26 @@ def _measured(
 
 
 def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:
-    if has_journal(connection) and find_unfinished(connection, oid) is not None:
+    if find_unfinished(connection, oid) is not None:
         raise UsageError(
             f"a load of `{table}` has begun and not ended",
             cause="it was cut short; the table may lack indexes, and has a part of the rows",
             hint="finish it: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE",
         )
+    for owner in begun_by_others(connection, oid):
+        raise UsageError(
+            f"a load of `{table}` by role {owner} has begun and not ended",
+            cause="it is under way or was cut short; the table may lack indexes, and has a part of the rows",
+            hint=_as_owner(owner),
+        )
+
+
+def _as_owner(owner: str) -> str:
+    role = shell_word(owner)
+    return (
+        "only that role can end it; if it is not at work: pgsweep load --resume TABLE "
+        f"-U {role}; or undo it: pgsweep load --rollback TABLE -U {role}"
+    )
 
 
 def _found(
@@ -363,6 +386,12 @@ def _found(
         found = None if lost is None else _claimed(control, lost)
         oid = oid if found is None or lost is None else lost
     if found is None:
+        for owner in begun_by_others(control, oid):
+            raise UsageError(
+                f"no load of `{table}` by role {control.info.user} is unfinished",
+                cause=f"role {owner} has begun one; its journal is executed, so no other role reads it",
+                hint=_as_owner(owner),
+            )
         catalog = read_catalog(control, oid)
         name = None if catalog is None else catalog.table.quoted
         database = control.info.dbname
@@ -386,13 +415,11 @@ def _found(
 
 def _claimed(control: Connection, oid: int) -> Unfinished | None:
     claim(control, oid)
-    return find_unfinished(control, oid) if has_journal(control) else None
+    return find_unfinished(control, oid)
 
 
 def _oid_of_lost(control: Connection, table: str) -> int | None:
     """Return the oid of a table that was dropped while it was loaded, by the name that the journal has."""
-    if not has_journal(control):
-        return None
     for _, oid, _, text in read_unfinished(control):
         facts = parse_document(text).table
         if table in (facts.quoted, facts.name, f"{facts.schema}.{facts.name}"):

@@ -22,7 +22,7 @@ _GAIN: Final = 1.1
 
 
 def measure_jobs(
-    conninfo: str, control: Connection, document: LoadDocument, columns: Sequence[Column]
+    conninfo: str, control: Connection, document: LoadDocument, columns: Sequence[Column], schema: str
 ) -> tuple[int, float | None, str]:
     """Return how many sessions to use, the bytes that they copied in a second, and the measurement in words.
 
@@ -31,6 +31,7 @@ def measure_jobs(
         control: makes the table for the sample and drops it.
         document: `jobs` is the largest number.
         columns: of the table.
+        schema: for the table of the sample.
     """
     most = document.jobs
     parts: list[list[bytes | memoryview]] = [[] for _ in range(most)]
@@ -42,7 +43,9 @@ def measure_jobs(
         if size >= _SAMPLE_BYTES:
             break
     try:
-        target = make_sample(control, document.table, document.target, unlogged=document.options.unlogged)
+        target = make_sample(
+            control, document.table, document.target, schema, unlogged=document.options.unlogged
+        )
     except DriverError:
         return 1, None, "no table for a sample could be made"
     try:

@@ -42,6 +42,7 @@ from pgsweep.pg.load_copy import (
     wrong_count,
 )
 from pgsweep.pg.load_journal import JournalObject, Reject, claim
+from pgsweep.pg.load_progress import wal_position
 from pgsweep.pg.load_work import (
     analyze,
     current_xid,
@@ -52,7 +53,6 @@ from pgsweep.pg.load_work import (
     outcome_of,
     transaction,
     truncate,
-    wal_position,
 )
 from pgsweep.pg.retry import awaited
 from pgsweep.records.load import LoadOutcome, LoadStep

@@ -18,7 +18,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.pg.connect import Connection, connect, set_for_session
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
-from pgsweep.pg.load_journal import Reject, add_piece, join_work
+from pgsweep.pg.load_journal import LoadId, Reject, add_piece, join_work
 from pgsweep.pg.load_work import check_same
 from pgsweep.pg.userpath import read_user_path
 from pgsweep.units import format_count
@@ -152,7 +152,7 @@ def copy_piece(
     parts: Sequence[bytes | memoryview],
     *,
     path: str,
-    load_id: str,
+    load_id: LoadId,
     file: int,
     piece: int,
     size_bytes: int,
@@ -196,7 +196,7 @@ def copy_piece_carefully(
     records: Sequence[bytes],
     *,
     path: str,
-    load_id: str,
+    load_id: LoadId,
     file: int,
     piece: int,
     size_bytes: int,

@@ -1,4 +1,9 @@
-"""The journal of loads in the database: schema `pgsweep_load`, dropped with the last load.
+"""The journal of loads in the database: a schema of each role that loads, dropped with its last load.
+
+It is `pgsweep_load` for superusers, and `pgsweep_load_` with the oid of the role for others. What a journal
+holds is executed, so a role reads its own only, and superusers those of superusers. So that loads of one
+table by different roles do not mix, each has a mark that all roles see in the catalog: a table without
+columns, named after the oid of the one that is loaded.
 
 What is committed together:
 
@@ -25,15 +30,16 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, LiteralString
 
 import msgspec
 import psycopg
+from psycopg import sql
 from psycopg.types.numeric import Oid
 
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.grants import grant_to_session
-from pgsweep.pg.queries import load
+from pgsweep.pg.queries import compose, load
 from pgsweep.pg.retry import awaited, repeated
 from pgsweep.plain import decode_name, sql_identifier
 
@@ -41,7 +47,9 @@ CLAIM: Final = 1885827948
 WORK: Final = 1885827949
 """First keys of the advisory locks; the second is the oid of the table."""
 
-SCHEMA: Final = "pgsweep_load"
+_SCHEMA: Final = "pgsweep_load"
+"""Of superusers; that of another role has its oid after it."""
+
 _CLAIM_PATIENCE_SECONDS: Final = 30.0
 
 _RACES: Final = (
@@ -55,9 +63,9 @@ _RACES: Final = (
 _RACE_TRIES: Final = 20
 _RACE_PAUSE_SECONDS: Final = 0.1
 
-_TABLES: Final = b"""
-CREATE SCHEMA IF NOT EXISTS pgsweep_load;
-CREATE TABLE IF NOT EXISTS pgsweep_load.load (
+_TABLES: Final = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.load (
     id uuid PRIMARY KEY,
     table_oid oid NOT NULL UNIQUE,
     phase text NOT NULL,
@@ -65,14 +73,14 @@ CREATE TABLE IF NOT EXISTS pgsweep_load.load (
     before text NOT NULL,
     started_at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
-CREATE TABLE IF NOT EXISTS pgsweep_load.object (
+CREATE TABLE IF NOT EXISTS {schema}.object (
     load uuid NOT NULL,
     number int4 NOT NULL,
     document text NOT NULL,
     present bool NOT NULL,
     PRIMARY KEY (load, number)
 );
-CREATE TABLE IF NOT EXISTS pgsweep_load.piece (
+CREATE TABLE IF NOT EXISTS {schema}.piece (
     load uuid NOT NULL,
     file int4 NOT NULL,
     piece int8 NOT NULL,
@@ -83,14 +91,14 @@ CREATE TABLE IF NOT EXISTS pgsweep_load.piece (
     xid text NOT NULL,
     PRIMARY KEY (load, file, piece)
 );
-CREATE TABLE IF NOT EXISTS pgsweep_load.reject (
+CREATE TABLE IF NOT EXISTS {schema}.reject (
     load uuid NOT NULL,
     file int4 NOT NULL,
     line int8 NOT NULL,
     reason text NOT NULL,
     record bytea NOT NULL
 );
-CREATE UNLOGGED TABLE IF NOT EXISTS pgsweep_load.alive (load uuid PRIMARY KEY)
+CREATE UNLOGGED TABLE IF NOT EXISTS {schema}.alive (load uuid PRIMARY KEY)
 """
 
 UNLOGGED: Final = "unlogged"
@@ -133,10 +141,22 @@ class JournalObject(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind} {self.name}"
 
 
+class LoadId(msgspec.Struct, frozen=True):
+    """A load in the journal.
+
+    Attributes:
+        schema: of the journal.
+        id: of the load in it.
+    """
+
+    schema: str
+    id: str
+
+
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     """A load that has begun and not ended."""
 
-    load_id: str
+    load_id: LoadId
     phase: Phase
     document: str
     before: list[tuple[str, str]]
@@ -164,16 +184,17 @@ class Reject(msgspec.Struct, frozen=True, kw_only=True):
     record: bytes
 
 
-def make_journal(connection: psycopg.Connection[Any]) -> None:
-    """Make the schema and its tables where they are not there.
+def make_journal(connection: psycopg.Connection[Any]) -> str:
+    """Make the schema of the role and its tables where they are not there; return its name.
 
     Raises:
         MissingAbility: the role may not, or somebody else made a schema of that name.
     """
+    schema = _schema_of_new(connection)
 
     def make() -> None:
         with connection.transaction():
-            _make(connection)
+            _make(connection, schema)
 
     try:
         repeated(make, _RACES, tries=_RACE_TRIES, pause_seconds=_RACE_PAUSE_SECONDS)
@@ -185,35 +206,93 @@ def make_journal(connection: psycopg.Connection[Any]) -> None:
             hint=grant_to_session(connection, f"CREATE ON DATABASE {database}")
             + ", or load in one transaction, which needs no journal: --single-transaction",
         ) from error
+    return schema
 
 
-def _make(connection: psycopg.Connection[Any]) -> None:
-    _check_trust(connection)
-    connection.execute(_TABLES)
-    _check_trust(connection)
+class _Journal(msgspec.Struct, frozen=True):
+    """A schema of that kind.
 
-
-def has_journal(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether there is a journal of loads in this database.
-
-    Raises:
-        MissingAbility: somebody else made a schema of that name.
+    Attributes:
+        role: of the session, its oid.
+        is_superuser: whether it is one.
+        schema: None where there is no journal.
+        trusted: all in it is the role's own, or of superusers where it is one.
+        tables: how many of the journal's it has.
+        owner: of the schema.
     """
-    return _check_trust(connection) == 5
+
+    role: int
+    is_superuser: bool
+    schema: str | None
+    trusted: bool
+    tables: int
+    owner: bytes
 
 
-def _check_trust(connection: psycopg.Connection[Any]) -> int:
-    row = connection.execute(load("load_journal", connection.info.server_version).encode()).fetchone()
-    assert row is not None
-    if not row[1]:
-        owner = decode_name(row[3])
-        raise MissingAbility(
-            f"schema {SCHEMA} in database `{connection.info.dbname}` or a table in it is another role's",
-            cause=f"role {owner} owns it: it may be the journal of that role's load, or a trap",
-            hint="wait for their load, or load in one transaction, which needs no journal: "
-            "--single-transaction",
-        )
-    return int(row[2])
+def _journals(connection: psycopg.Connection[Any]) -> list[_Journal]:
+    query = load("load_journal", connection.info.server_version).encode()
+    return [_Journal(*row) for row in connection.execute(query).fetchall()]
+
+
+def _usable(connection: psycopg.Connection[Any]) -> list[str]:
+    """Return the journals that the role may rely on.
+
+    Earlier versions had one schema for all roles: `pgsweep_load` may be that of a role without superuser.
+    """
+    return [
+        found.schema
+        for found in _journals(connection)
+        if found.schema and found.trusted and found.tables == 5
+    ]
+
+
+def _schema_of_new(connection: psycopg.Connection[Any]) -> str:
+    """Return the schema for a new load: what others have under that name is left alone."""
+    found = _journals(connection)
+    names = [f"{_SCHEMA}_{found[0].role}"] if found else []
+    if found and found[0].is_superuser:
+        names.insert(0, _SCHEMA)
+    taken = {journal.schema for journal in found if not journal.trusted}
+    return next((name for name in names if name not in taken), names[-1] if names else _SCHEMA)
+
+
+def _check_trust(connection: psycopg.Connection[Any], schema: str) -> None:
+    for found in _journals(connection):
+        if found.schema == schema and not found.trusted:
+            owner = decode_name(found.owner)
+            raise MissingAbility(
+                f"schema {schema} in database `{connection.info.dbname}` or a table in it is another role's",
+                cause=f"role {owner} owns the schema, and what a journal holds is executed",
+                hint="have it dropped or renamed, or load in one transaction, which needs no journal: "
+                "--single-transaction",
+            )
+
+
+def _make(connection: psycopg.Connection[Any], schema: str) -> None:
+    _check_trust(connection, schema)
+    connection.execute(_in(schema, _TABLES))
+    _check_trust(connection, schema)
+
+
+def _in(schema: str, text: LiteralString) -> sql.Composed:
+    """Return a statement about the journal in a schema."""
+    return sql.SQL(text).format(schema=sql.Identifier(schema))
+
+
+def _query(connection: psycopg.Connection[Any], name: str, schema: str) -> bytes:
+    return compose(name, connection.info.server_version, schema=sql_identifier(schema)).encode()
+
+
+def begun_by_others(connection: psycopg.Connection[Any], oid: int) -> list[str]:
+    """Return the roles that have begun a load of a table, and not ended it, in journals of their own.
+
+    A load is marked by a table without columns, named after the loaded one. Its name is in the catalog, so it
+    is seen without reading what belongs to another role.
+    """
+    query = load("load_marked", connection.info.server_version).encode()
+    mine = _usable(connection)
+    rows = connection.execute(query, {"oid": oid}).fetchall()
+    return [decode_name(owner) for schema, owner in rows if schema not in mine]
 
 
 def claim(connection: psycopg.Connection[Any], oid: int) -> None:
@@ -262,84 +341,107 @@ def _signed(oid: int) -> int:
 
 def begin_load(
     connection: psycopg.Connection[Any],
-    load_id: str,
+    load_id: LoadId,
     oid: int,
     document: str,
     before: list[tuple[str, str]],
     objects: Sequence[JournalObject],
 ) -> None:
     """Write a new load into the journal, in one transaction; every object counts as present."""
+    schema = load_id.schema
 
     def begin() -> None:
         with connection.transaction():
             # The end of another load may have dropped it since.
-            _make(connection)
+            _make(connection, schema)
             connection.execute(
-                "INSERT INTO pgsweep_load.load (id, table_oid, phase, document, before)"
-                " VALUES (%s, %s, 'planned', %s, %s)",
-                [load_id, Oid(oid), document, msgspec.json.encode(before).decode()],
+                sql.SQL("CREATE TABLE IF NOT EXISTS {} ()").format(sql.Identifier(schema, _mark(oid)))
+            )
+            connection.execute(
+                _in(
+                    schema,
+                    "INSERT INTO {schema}.load (id, table_oid, phase, document, before)"
+                    " VALUES (%s, %s, 'planned', %s, %s)",
+                ),
+                [load_id.id, Oid(oid), document, msgspec.json.encode(before).decode()],
             )
             for number, entry in enumerate(objects):
                 connection.execute(
-                    "INSERT INTO pgsweep_load.object (load, number, document, present)"
-                    " VALUES (%s, %s, %s, true)",
-                    [load_id, number, msgspec.json.encode(entry).decode()],
+                    _in(
+                        schema,
+                        "INSERT INTO {schema}.object (load, number, document, present)"
+                        " VALUES (%s, %s, %s, true)",
+                    ),
+                    [load_id.id, number, msgspec.json.encode(entry).decode()],
                 )
 
     repeated(begin, _RACES, tries=_RACE_TRIES, pause_seconds=_RACE_PAUSE_SECONDS)
 
 
+def _mark(oid: int) -> str:
+    return f"of_{oid}"
+
+
 def find_unfinished(connection: psycopg.Connection[Any], oid: int) -> Unfinished | None:
-    """Return the load of a table that has not ended."""
-    if not has_journal(connection):
-        return None
-    row = connection.execute(
-        load("load_find", connection.info.server_version).encode(), {"oid": oid}
-    ).fetchone()
-    if row is None:
-        return None
-    before = [(title, facts) for title, facts in msgspec.json.decode(row[3])]
-    return Unfinished(load_id=row[0], phase=row[1], document=row[2], before=before)
+    """Return the load of a table that the role has begun and not ended."""
+    for schema in _usable(connection):
+        row = connection.execute(_query(connection, "load_find", schema), {"oid": oid}).fetchone()
+        if row is not None:
+            before = [(title, facts) for title, facts in msgspec.json.decode(row[3])]
+            return Unfinished(load_id=LoadId(schema, row[0]), phase=row[1], document=row[2], before=before)
+    return None
 
 
 def read_unfinished(connection: psycopg.Connection[Any]) -> list[tuple[str, int, str, str]]:
-    """Return id, table, phase and document of every load of this database that has not ended."""
-    return connection.execute(load("load_unfinished", connection.info.server_version).encode()).fetchall()
+    """Return id, table, phase and document of every load that the role has begun here and not ended."""
+    return [
+        row
+        for schema in _usable(connection)
+        for row in connection.execute(_query(connection, "load_unfinished", schema)).fetchall()
+    ]
 
 
-def set_phase(connection: psycopg.Connection[Any], load_id: str, phase: Phase) -> None:
+def set_phase(connection: psycopg.Connection[Any], load_id: LoadId, phase: Phase) -> None:
     """Note how far a load is."""
-    connection.execute("UPDATE pgsweep_load.load SET phase = %s WHERE id = %s", [phase, load_id])
+    connection.execute(
+        _in(load_id.schema, "UPDATE {schema}.load SET phase = %s WHERE id = %s"), [phase, load_id.id]
+    )
 
 
-def set_document(connection: psycopg.Connection[Any], load_id: str, document: str) -> None:
+def set_document(connection: psycopg.Connection[Any], load_id: LoadId, document: str) -> None:
     """Replace what the load keeps of its options and files."""
-    connection.execute("UPDATE pgsweep_load.load SET document = %s WHERE id = %s", [document, load_id])
+    connection.execute(
+        _in(load_id.schema, "UPDATE {schema}.load SET document = %s WHERE id = %s"), [document, load_id.id]
+    )
 
 
-def read_objects(connection: psycopg.Connection[Any], load_id: str) -> list[tuple[int, JournalObject, bool]]:
+def read_objects(
+    connection: psycopg.Connection[Any], load_id: LoadId
+) -> list[tuple[int, JournalObject, bool]]:
     """Return number, object, and whether it is present."""
-    rows = connection.execute(
-        load("load_objects", connection.info.server_version).encode(), {"id": load_id}
-    ).fetchall()
+    query = _query(connection, "load_objects", load_id.schema)
+    rows = connection.execute(query, {"id": load_id.id}).fetchall()
     return [
         (number, msgspec.json.decode(text, type=JournalObject), present) for number, text, present in rows
     ]
 
 
 def set_present(
-    connection: psycopg.Connection[Any], load_id: str, number: int | None, *, present: bool
+    connection: psycopg.Connection[Any], load_id: LoadId, number: int | None, *, present: bool
 ) -> None:
     """Note whether one object, or each, is present."""
     connection.execute(
-        "UPDATE pgsweep_load.object SET present = %s WHERE load = %s AND (%s::int4 IS NULL OR number = %s)",
-        [present, load_id, number, number],
+        _in(
+            load_id.schema,
+            "UPDATE {schema}.object SET present = %s WHERE load = %s AND (%s::int4 IS NULL OR number = %s)",
+        ),
+        [present, load_id.id, number, number],
     )
 
 
 def add_piece(
     connection: psycopg.Connection[Any],
-    load_id: str,
+    load_id: LoadId,
     *,
     file: int,
     piece: int,
@@ -351,87 +453,105 @@ def add_piece(
 ) -> None:
     """Note a piece as copied, in the transaction that copied it; safe under any search_path."""
     connection.execute(
-        "INSERT INTO pgsweep_load.piece (load, file, piece, bytes, records, rows, checksum, xid)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s, pg_catalog.pg_current_xact_id()::pg_catalog.text)",
-        [load_id, file, piece, size_bytes, records, rows, checksum],
+        _in(
+            load_id.schema,
+            "INSERT INTO {schema}.piece (load, file, piece, bytes, records, rows, checksum, xid)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, pg_catalog.pg_current_xact_id()::pg_catalog.text)",
+        ),
+        [load_id.id, file, piece, size_bytes, records, rows, checksum],
     )
     for reject in rejects:
         connection.execute(
-            "INSERT INTO pgsweep_load.reject (load, file, line, reason, record) VALUES (%s, %s, %s, %s, %s)",
-            [load_id, reject.file, reject.line, reject.reason, reject.record],
+            _in(
+                load_id.schema,
+                "INSERT INTO {schema}.reject (load, file, line, reason, record) VALUES (%s, %s, %s, %s, %s)",
+            ),
+            [load_id.id, reject.file, reject.line, reject.reason, reject.record],
         )
 
 
-def read_pieces(connection: psycopg.Connection[Any], load_id: str) -> list[Piece]:
+def read_pieces(connection: psycopg.Connection[Any], load_id: LoadId) -> list[Piece]:
     """Return the pieces that are copied."""
-    rows = connection.execute(
-        load("load_pieces", connection.info.server_version).encode(), {"id": load_id}
-    ).fetchall()
+    query = _query(connection, "load_pieces", load_id.schema)
+    rows = connection.execute(query, {"id": load_id.id}).fetchall()
     names = Piece.__struct_fields__
     return [
         Piece(**{**dict(zip(names, row, strict=True)), "xid": int(row[names.index("xid")])}) for row in rows
     ]
 
 
-def read_rejects(connection: psycopg.Connection[Any], load_id: str) -> list[Reject]:
+def read_rejects(connection: psycopg.Connection[Any], load_id: LoadId) -> list[Reject]:
     """Return the records that were not loaded."""
-    rows = connection.execute(
-        load("load_rejects", connection.info.server_version).encode(), {"id": load_id}
-    ).fetchall()
+    query = _query(connection, "load_rejects", load_id.schema)
+    rows = connection.execute(query, {"id": load_id.id}).fetchall()
     return [Reject(**dict(zip(Reject.__struct_fields__, row, strict=True))) for row in rows]
 
 
-def forget_pieces(connection: psycopg.Connection[Any], load_id: str) -> None:
+def forget_pieces(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
     """Remove the pieces and rejects of a load, in the transaction that removed its rows."""
-    connection.execute("DELETE FROM pgsweep_load.piece WHERE load = %s", [load_id])
-    connection.execute("DELETE FROM pgsweep_load.reject WHERE load = %s", [load_id])
+    for statement in (
+        "DELETE FROM {schema}.piece WHERE load = %s",
+        "DELETE FROM {schema}.reject WHERE load = %s",
+    ):
+        connection.execute(_in(load_id.schema, statement), [load_id.id])
 
 
-def mark_alive(connection: psycopg.Connection[Any], load_id: str) -> None:
+def mark_alive(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
     """Note, where a crash forgets it, that the rows of a load into an unlogged table are there."""
-    connection.execute("INSERT INTO pgsweep_load.alive (load) VALUES (%s)", [load_id])
+    connection.execute(_in(load_id.schema, "INSERT INTO {schema}.alive (load) VALUES (%s)"), [load_id.id])
 
 
-def is_alive(connection: psycopg.Connection[Any], load_id: str) -> bool:
+def is_alive(connection: psycopg.Connection[Any], load_id: LoadId) -> bool:
     """Return whether no crash has emptied the unlogged table of a load."""
-    query = load("load_alive", connection.info.server_version).encode()
-    return connection.execute(query, {"id": load_id}).fetchone() == (True,)
+    query = _query(connection, "load_alive", load_id.schema)
+    return connection.execute(query, {"id": load_id.id}).fetchone() == (True,)
 
 
-def renumber_pieces(connection: psycopg.Connection[Any], load_id: str) -> None:
+def renumber_pieces(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
     """Give all pieces the number of the transaction that is open, which wrote their rows anew."""
     connection.execute(
-        "UPDATE pgsweep_load.piece SET xid = pg_catalog.pg_current_xact_id()::pg_catalog.text"
-        " WHERE load = %s",
-        [load_id],
+        _in(
+            load_id.schema,
+            "UPDATE {schema}.piece SET xid = pg_catalog.pg_current_xact_id()::pg_catalog.text"
+            " WHERE load = %s",
+        ),
+        [load_id.id],
     )
 
 
-def end_load(connection: psycopg.Connection[Any], load_id: str) -> None:
+def end_load(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
     """Remove a load from the journal, and the journal where no other load is in it, in one transaction."""
+    schema = load_id.schema
     with connection.transaction():
-        connection.execute("LOCK TABLE pgsweep_load.load IN ACCESS EXCLUSIVE MODE")
+        connection.execute(_in(schema, "LOCK TABLE {schema}.load IN ACCESS EXCLUSIVE MODE"))
         forget_pieces(connection, load_id)
-        connection.execute("DELETE FROM pgsweep_load.object WHERE load = %s", [load_id])
-        connection.execute("DELETE FROM pgsweep_load.alive WHERE load = %s", [load_id])
-        connection.execute("DELETE FROM pgsweep_load.load WHERE id = %s", [load_id])
-        _drop_empty(connection)
+        connection.execute(_in(schema, "DELETE FROM {schema}.object WHERE load = %s"), [load_id.id])
+        connection.execute(_in(schema, "DELETE FROM {schema}.alive WHERE load = %s"), [load_id.id])
+        ended = connection.execute(
+            _in(schema, "DELETE FROM {schema}.load WHERE id = %s RETURNING table_oid::int8"), [load_id.id]
+        ).fetchone()
+        if ended is not None:
+            mark = sql.Identifier(schema, _mark(ended[0]))
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(mark))
+        _drop_empty(connection, schema)
 
 
-def drop_empty_journal(connection: psycopg.Connection[Any]) -> None:
+def drop_empty_journal(connection: psycopg.Connection[Any], schema: str) -> None:
     """Remove the journal where no load is in it."""
-    if has_journal(connection):
+    if schema in _usable(connection):
         with suppress(psycopg.errors.UndefinedTable), connection.transaction():
-            connection.execute("LOCK TABLE pgsweep_load.load IN ACCESS EXCLUSIVE MODE")
-            _drop_empty(connection)
+            connection.execute(_in(schema, "LOCK TABLE {schema}.load IN ACCESS EXCLUSIVE MODE"))
+            _drop_empty(connection, schema)
 
 
-def _drop_empty(connection: psycopg.Connection[Any]) -> None:
-    row = connection.execute("SELECT pg_catalog.count(*) FROM pgsweep_load.load").fetchone()
+def _drop_empty(connection: psycopg.Connection[Any], schema: str) -> None:
+    row = connection.execute(_in(schema, "SELECT pg_catalog.count(*) FROM {schema}.load")).fetchone()
     if row == (0,):
         connection.execute(
-            "DROP TABLE pgsweep_load.load, pgsweep_load.object, pgsweep_load.piece, pgsweep_load.reject,"
-            " pgsweep_load.alive"
+            _in(
+                schema,
+                "DROP TABLE {schema}.load, {schema}.object, {schema}.piece, {schema}.reject, {schema}.alive",
+            )
         )
         with suppress(psycopg.errors.DependentObjectsStillExist), connection.transaction():
-            connection.execute("DROP SCHEMA pgsweep_load")
+            connection.execute(_in(schema, "DROP SCHEMA {schema}"))

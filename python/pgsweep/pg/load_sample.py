@@ -11,26 +11,28 @@ from psycopg import sql
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import TableFacts
 from pgsweep.pg.load_copy import CopyTarget
-from pgsweep.pg.load_journal import SCHEMA
 from pgsweep.pg.queries import load
 
 
 def make_sample(
-    connection: Connection, table: TableFacts, target: CopyTarget, *, unlogged: bool
+    connection: Connection, table: TableFacts, target: CopyTarget, schema: str, *, unlogged: bool
 ) -> CopyTarget:
     """Make a table for a sample and return it as the target of COPY; those of killed runs are dropped first.
 
+    Args:
+        schema: of the journal.
+
     Generated columns, defaults and checks are as in the table, and so is whether it is logged.
     """
-    drop_leftovers(connection)
+    drop_leftovers(connection, schema)
     name = f"sample_{connection.info.backend_pid}_{secrets.token_hex(4)}"
     logged = sql.SQL("UNLOGGED ") if unlogged or table.persistence == "u" else sql.SQL("")
     connection.execute(
         sql.SQL(
             "CREATE {}TABLE {} (LIKE {} INCLUDING GENERATED INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"
-        ).format(logged, sql.Identifier(SCHEMA, name), sql.Identifier(table.schema, table.name))
+        ).format(logged, sql.Identifier(schema, name), sql.Identifier(table.schema, table.name))
     )
-    return msgspec.structs.replace(target, schema=SCHEMA, table=name, freeze=False)
+    return msgspec.structs.replace(target, schema=schema, table=name, freeze=False)
 
 
 def empty_sample(connection: Connection, target: CopyTarget) -> None:
@@ -43,11 +45,12 @@ def drop_sample(connection: Connection, target: CopyTarget) -> None:
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(target.schema, target.table)))
 
 
-def drop_leftovers(connection: Connection) -> None:
+def drop_leftovers(connection: Connection, schema: str) -> None:
     """Drop the tables of samples whose sessions are gone."""
-    rows = connection.execute(load("load_samples", connection.info.server_version).encode()).fetchall()
+    query = load("load_samples", connection.info.server_version).encode()
+    rows = connection.execute(query, {"schema": schema}).fetchall()
     for (name,) in rows:
         try:
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(SCHEMA, name)))
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, name)))
         except psycopg.errors.InsufficientPrivilege:
             continue

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import errors as sqlstates
 from psycopg import sql
 
-from pgsweep.errors import PgsweepError
+from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.connect import Connection, translate
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
@@ -19,6 +19,7 @@ from pgsweep.pg.load_journal import (
     UNLOGGED,
     VALIDATED,
     JournalObject,
+    LoadId,
     Piece,
     forget_pieces,
     is_alive,
@@ -66,7 +67,6 @@ WAYS_ON: Final = (
     "finish the load: pgsweep load --resume TABLE; or end it with the rows that are in the table: "
     "pgsweep load --keep-as-is TABLE --yes"
 )
-"""What is possible where the rows cannot be removed."""
 
 Note = Callable[[str], None]
 """Shows one line to the user."""
@@ -249,7 +249,7 @@ def make_object(
     number: int,
     entry: JournalObject,
     *,
-    load_id: str | None,
+    load_id: LoadId | None,
     memory_bytes: int,
     workers: int | None = None,
     rolling_back: bool = False,
@@ -315,7 +315,7 @@ def _emptied(table: TableFacts) -> PgsweepError:
     )
 
 
-def _only_own_rows(connection: Connection, table: TableFacts, load_id: str) -> bool:
+def _only_own_rows(connection: Connection, table: TableFacts, load_id: LoadId) -> bool:
     """Return whether all rows of the table are those of the pieces of the load."""
     pieces = read_pieces(connection, load_id)
     wanted = sum(piece.rows for piece in pieces)
@@ -424,7 +424,7 @@ def _only(table: TableFacts) -> sql.SQL:
 def remove_rows(
     connection: Connection,
     table: TableFacts,
-    load_id: str,
+    load_id: LoadId,
     pieces: Sequence[Piece],
     *,
     first_xid: int,
@@ -501,7 +501,9 @@ def _emptied_by_us(connection: Connection, table: TableFacts, numbers: str, want
     return wanted
 
 
-def begin_again(connection: Connection, table: TableFacts, load_id: str, *, note: Note | None = None) -> None:
+def begin_again(
+    connection: Connection, table: TableFacts, load_id: LoadId, *, note: Note | None = None
+) -> None:
     """Forget the pieces of a load into an unlogged table that a crash of the server has emptied.
 
     A session that came back before the others knew of the crash may have copied a piece since: it goes too.
@@ -543,27 +545,6 @@ def truncate(connection: Connection, table: TableFacts) -> None:
     connection.execute(sql.SQL("TRUNCATE {}{}").format(_only(table), named(table)))
 
 
-def wal_position(connection: Connection) -> int | None:
-    """Return where the server's WAL ends; None on a standby."""
-    try:
-        row = connection.execute(load("load_wal", connection.info.server_version).encode()).fetchone()
-    except psycopg.Error:
-        return None
-    return None if row is None else int(row[0])
-
-
-def build_progress(connection: Connection, oid: int) -> list[tuple[str, float]]:
-    """Return phase and share of each index build on a table."""
-    found = []
-    query = load("load_build_progress", connection.info.server_version).encode()
-    for _, phase, blocks, all_blocks, tuples, all_tuples in connection.execute(
-        query, {"oid": oid}
-    ).fetchall():
-        done, whole = (tuples, all_tuples) if all_tuples else (blocks, all_blocks)
-        found.append((str(phase), done / whole if whole else 0.0))
-    return found
-
-
 def failure_of(error: psycopg.Error) -> PgsweepError:
     """Return the error of ours for one of a load's own statements."""
     if isinstance(error, sqlstates.DiskFull):
@@ -592,5 +573,9 @@ def failure_of(error: psycopg.Error) -> PgsweepError:
     ):
         return translate(error)
     if isinstance(error, sqlstates.InsufficientPrivilege):
-        return translate(error)
+        return MissingAbility(
+            f"the server refused it: {first_line(error)}",
+            cause="the role lacks a privilege on what it names",
+            hint="connect as the owner of the table: -U NAME; or have it granted to this role",
+        )
     return PgsweepError(f"the server refused it: {first_line(error)}")

@@ -1,2 +1,2 @@
 -- Whether no crash has emptied the unlogged table of a load: the row here goes with its rows.
-SELECT EXISTS (SELECT FROM pgsweep_load.alive AS a WHERE a.load = %(id)s::uuid) AS alive
+SELECT EXISTS (SELECT FROM {schema}.alive AS a WHERE a.load = %(id)s::uuid) AS alive

@@ -1,3 +1,3 @@
 -- The unfinished load of a table.
 SELECT l.id::text, l.phase, l.document, l.before
-FROM pgsweep_load.load AS l WHERE l.table_oid = %(oid)s::oid
+FROM {schema}.load AS l WHERE l.table_oid = %(oid)s::oid

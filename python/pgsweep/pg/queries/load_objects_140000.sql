@@ -1,2 +1,2 @@
 -- What a load has dropped or disabled, and what of it is back.
-SELECT o.number::int8, o.document, o.present FROM pgsweep_load.object AS o WHERE o.load = %(id)s::uuid ORDER BY o.number
+SELECT o.number::int8, o.document, o.present FROM {schema}.object AS o WHERE o.load = %(id)s::uuid ORDER BY o.number
