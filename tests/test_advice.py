@@ -367,7 +367,7 @@ def test_connections_come_from_the_budget() -> None:
     found = of(advised(replace(growing(), budget=none)), "max_connections")
     assert (found.action, found.value) == ("leave", None)
     assert "the memory does not suffice" in found.reason
-    assert "use a pooler" in found.reason
+    assert "use a connection pooler" in found.reason
     assert of(advised(growing()), "max_connections").action == "unknown"
 
 

@@ -266,7 +266,7 @@ def test_on_the_command_line(cluster: Cluster, tmp_path: Path) -> None:
         assert kept(cluster) == {one["name"]: one["after"] for one in applied}
         back = run("advise", "--undo", "--yes", "-d", conninfo, cwd=tmp_path, env=env)
     assert back.returncode == 0, back.stderr
-    assert "what was before is written again" in back.stderr
+    assert "previous settings written and reloaded" in back.stderr
     assert kept(cluster) == {}
 
 

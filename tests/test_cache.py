@@ -494,7 +494,7 @@ def test_a_relation_is_evicted_from_both_caches_on_request(shop: str, server: Cl
     assert min(of_plain()[2:]) > 1 << 20, "a dry run changes nothing"
     if server.version_num >= 170000:
         with screen_of("cache", shop, "--this-database", "--evict", "plain", columns=200) as screen:
-            screen.wait_for("Take `plain` out of the caches of the server at ")
+            screen.wait_for("Evict `plain` from the caches of the server at ")
             screen.press("n\n")
             assert screen.wait_end() == 130
         assert min(of_plain()[2:]) > 1 << 20, "the answer was no"

@@ -186,7 +186,7 @@ def test_the_command_is_interrupted(number: signal.Signals, server: Cluster, tmp
             assert undone.returncode == 0, undone.stderr
         else:
             assert process.returncode == 130, reported
-            assert "putting back" in reported
+            assert "restoring the previous values" in reported
         assert pages.pool().persistent == before
         assert not state.exists()
         assert list(sysctl.iterdir()) == []

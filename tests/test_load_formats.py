@@ -186,7 +186,7 @@ def test_encodings_and_spellings_of_null(conninfo: str, tmp_path: Path) -> None:
 def test_headers_that_do_not_fit_are_refused(conninfo: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("id,nme\n1,a\n")
-    with pytest.raises(UsageError, match="has names of columns, and others: nme"):
+    with pytest.raises(UsageError, match="has names of columns, and also other fields: nme"):
         load(conninfo, path)
     with pytest.raises(UsageError, match="does not have: nme"):
         load(conninfo, path, header=True)

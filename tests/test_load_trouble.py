@@ -226,7 +226,7 @@ def test_a_table_that_is_dropped_meanwhile(conninfo: str, rows: Path, state: Pat
         resume(conninfo, "t")
     undone = outcome_of(roll_back(conninfo, "t", listener=(listener := At())))
     assert (undone.ended, undone.unchanged, undone.problems) == ("rolled back", None, [])
-    assert "the table is not there any more" in " ".join(listener.notes)
+    assert "the table no longer exists" in " ".join(listener.notes)
     assert leftovers(conninfo) == []
     assert list(state.glob("load-*.json")) == []
 

@@ -57,7 +57,7 @@ def test_a_fault_ends_with_a_sentence_and_the_terminal_as_it_was(wheel18: Cluste
             screen.press("?")
         assert screen.wait_end() == 1
         said = screen.text()
-        assert "error: pgsweep failed in a way it should not: LookupError: the" in said, said
+        assert "error: unexpected error in pgsweep: LookupError: the" in said, said
         assert "hint: run it again with `--debug`" in said
         assert b"Traceback" not in screen.raw
         assert b"s3cret" not in screen.raw

@@ -101,7 +101,7 @@ def test_what_a_full_pool_pushes_out_is_read_once_more(full: Full) -> None:
     assert verified.pool_bytes is not None
     assert verified.pool_bytes > 0.99 * verified.pool_asked_bytes
     assert "read and touched again" in warm_text(result, Terminal())
-    assert "pushed out again" not in warm_text(result, Terminal())
+    assert "evicted again" not in warm_text(result, Terminal())
 
 
 def test_a_run_that_is_stopped_brings_nothing_back(full: Full) -> None:
@@ -150,7 +150,7 @@ def test_a_restore_that_keeps_a_rate_goes_one_round(full: Full) -> None:
     assert result.after is not None
     assert (result.rounds, result.pushed_out_bytes) == (1, 0)
     assert result.after.resident < 0.95
-    assert "pushed out again" in restore_text(result, Terminal())
+    assert "evicted again" in restore_text(result, Terminal())
 
 
 def test_a_restore_into_a_pool_in_use_ends_with_all_resident(full: Full) -> None:

@@ -133,14 +133,14 @@ def test_what_a_pool_in_use_pushes_out_again_is_reported(heated: tuple[Cluster, 
     cluster, conninfo, path = heated
     empty_caches(cluster)
     result = restored(conninfo, path)
-    assert "pushed out again" not in restore_text(result, Terminal())
+    assert "evicted again" not in restore_text(result, Terminal())
     assert result.after is not None
     half = result.after.resident_bytes // 2
     less = replace_struct(result, after=replace_struct(result.after, resident_bytes=half))
     failed = sum(row.target_bytes - row.resident_bytes for row in result.relations if row.error)
     gone = format_bytes(result.after.target_bytes - half - result.left_out_bytes - failed)
-    assert f"{gone} were pushed out again" in restore_text(less, Terminal())
-    assert "pushed out again" not in restore_text(replace_struct(less, stopped=True), Terminal())
+    assert f"{gone} were evicted again" in restore_text(less, Terminal())
+    assert "evicted again" not in restore_text(replace_struct(less, stopped=True), Terminal())
 
 
 def test_a_pool_that_was_not_asked_for_has_pushed_nothing_out(
@@ -152,7 +152,7 @@ def test_a_pool_that_was_not_asked_for_has_pushed_nothing_out(
     assert result.after is not None
     assert result.to_pool_bytes == 0
     assert result.after.resident < 0.9
-    assert "pushed out" not in restore_text(result, Terminal())
+    assert "evicted again" not in restore_text(result, Terminal())
 
 
 def test_what_many_files_share_is_reported_once_a_database(heated: tuple[Cluster, str, Path]) -> None:

@@ -263,12 +263,12 @@ def test_mistakes_are_reported(
 
 def test_what_was_pushed_out_again_is_reported(towarm: str, tmp_path: Path) -> None:
     result = result_of(warm(towarm, "run", "--relations", "orders", "--json", folder=tmp_path))
-    assert "pushed out" not in warm_text(result, Terminal())
+    assert "evicted again" not in warm_text(result, Terminal())
     assert result.verified is not None
     half = result.verified.pool_asked_bytes // 2
     left = msgspec.structs.replace(result, verified=msgspec.structs.replace(result.verified, pool_bytes=half))
     gone = format_bytes(result.verified.pool_asked_bytes - half)
-    assert f"{gone} were read into shared_buffers and pushed out again" in warm_text(left, Terminal())
+    assert f"{gone} were read into shared_buffers and evicted again" in warm_text(left, Terminal())
 
 
 def test_relations_of_users_come_first_among_those_that_may_not_be_read(towarm: str, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
         })  # fmt: skip
 
     def doctor(server: str) -> CallToolResult:
-        """Show what can be done with a server from here, and how to enable what cannot."""
+        """Show what can be done with a server from here, and how to enable the rest."""
         return _answer(lambda: api.examine_server(conninfo_of(server)))
 
     def cache(server: str, by: str = "relation", top: int = 30) -> CallToolResult:

@@ -28,8 +28,8 @@ def advise_connections(situation: Situation) -> AdvisedSetting:
     most = budget.possible_connections
     if most < budget.connections * _ROOM or most < 1:
         why = (
-            f"{many}: the memory does not suffice, and max_connections cannot be lowered to it; use a "
-            "pooler, or more memory"
+            f"{many}: the memory does not suffice, and max_connections cannot be lowered that far below the "
+            "connections of today; use a connection pooler, or more memory"
         )
         return _advice(today, None, why)
     return _advice(today, most, f"{many}: with more, processes are killed")

@@ -38,7 +38,7 @@ def advise_planner(situation: Situation, size_bytes: int) -> AdvisedSetting:
     of += f" (at least {format_bytes(share.low_bytes)})" if share.low_bytes < left else ""
     of += f", {format_bytes(twice)} of it held twice" if twice else ""
     if max(both, today) / max(min(both, today), 1) <= _NEAR:
-        return _left(today, f"near enough: there are {of}")
+        return _left(today, f"close enough to what both caches can hold: {of}")
     return AdvisedSetting(
         name="effective_cache_size",
         where="server",

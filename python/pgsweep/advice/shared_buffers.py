@@ -146,7 +146,7 @@ def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Ga
         low, high = (format_percent(bound, sign=True) for bound in (gain.low, gain.high))
         change = f"{low} to {high}{_removable(situation)}"
         return (
-            "no size is certain to raise the throughput and expected to raise it by "
+            "no size is both certain to raise the throughput and expected to raise it by at least "
             f"{format_percent(LEAST_THROUGHPUT)}; the best, {format_bytes(size)}, would change it by {change}"
         )
     if gain.value < LEAST_GAIN:

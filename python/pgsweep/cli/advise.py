@@ -33,8 +33,8 @@ _FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
     "memory_bytes",
     type=Bytes(),
     metavar="SIZE",
-    help="Memory that the pool and the page cache share. Without: that of the host or the memory cgroup that "
-    "the evidence was recorded in.",
+    help="Memory that the pool and the page cache share.  [default: that of the host or the memory cgroup in "
+    "which the evidence was recorded]",
 )
 @click.option(
     "--format",
@@ -48,26 +48,28 @@ _FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
     type=click.Choice(["auto", "peek", "sql", "trace"]),
     default="auto",
     show_default=True,
-    help="Where a server is recorded first: how, as for `pgsweep record`. From a trace the intervals of disk "
-    "reads are the narrowest.",
+    help="If a server is recorded first: the source, as for `pgsweep record`. With a trace, the intervals of "
+    "disk reads are narrowest.",
 )
 @click.option(
     "--for",
     "seconds",
     type=Duration(),
     metavar="TIME",
-    help="Where a server is recorded first: how long.  [default: until the decision is settled: snapshots "
+    help="If a server is recorded first: for how long.  [default: until the decision is settled: snapshots "
     "10min at most, a trace from 40s to 160s]",
 )
 @click.option(
     "--time-reads",
     is_flag=True,
-    help="Where a server is recorded first: time how long its reads take, by probes for half a second in "
+    help="If a server is recorded first: time how long its reads take, by probes for half a second in "
     "every five, so that the throughput is predicted without track_io_timing. Needs root on the server's "
     "host.",
 )
-@click.option("--apply", "wants_apply", is_flag=True, help="Write the settings by ALTER SYSTEM; asks first.")
-@click.option("--undo", is_flag=True, help="Put back what was before --apply; asks first.")
+@click.option(
+    "--apply", "wants_apply", is_flag=True, help="Write the settings with ALTER SYSTEM; asks first."
+)
+@click.option("--undo", is_flag=True, help="Restore the settings from before --apply; asks first.")
 @click.option(
     "-n",
     "--dry-run",
@@ -100,7 +102,7 @@ def command(
     ask_password: bool,
     **names: str | None,
 ) -> int:
-    r"""Advise settings of memory, each with its reason and what it gains.
+    r"""Advise memory settings, each with its reason and its expected gain.
 
     EVIDENCE is a folder that `pgsweep record` wrote. Anything else names a database, which is recorded first,
     until a longer recording would not change the advice; the evidence is kept. With EVIDENCE and connection
@@ -197,10 +199,10 @@ def _apply(
     if not yes:
         click.confirm(f"Write this on {target.server}?", abort=True, err=True)
     applied = target.use(lambda conninfo: apply(conninfo, wanted))
-    settings.say("written and reloaded; to put it back: pgsweep advise --undo")
+    settings.say("settings written and reloaded; to restore the previous ones: pgsweep advise --undo")
     later = restarts(applied)
     if later:
-        settings.say(f"{', '.join(later)}: after the next restart of the server, which is yours to do")
+        settings.say(f"{', '.join(later)}: will take effect when you restart the server")
     return msgspec.structs.replace(result, applied=applied)
 
 
@@ -216,12 +218,12 @@ def _undo(settings: Settings, target: Target, *, dry_run: bool, yes: bool) -> No
     if not yes:
         click.confirm(f"Write this on {target.server}?", abort=True, err=True)
     undone, left = target.use(undo)
-    settings.say("what was before is written again, and reloaded")
+    settings.say("previous settings written and reloaded")
     later = restarts(undone)
     if later:
-        settings.say(f"{', '.join(later)}: after the next restart of the server, which is yours to do")
+        settings.say(f"{', '.join(later)}: will take effect when you restart the server")
     for name in left:
-        settings.warn(f"{name} was changed by others since, and stays as it is")
+        settings.warn(f"{name} has been changed by somebody else since, and is left as it is")
 
 
 def _evidence_of(subject: str | None) -> Path | None:

@@ -32,14 +32,14 @@ _MAP_CELLS = 512
     type=click.Choice(_BY),
     default="relation",
     show_default=True,
-    help="What a row is. table and partition-root take indexes and TOAST together with their table.",
+    help="What a row stands for. table and partition-root count indexes and TOAST with their table.",
 )
 @click.option(
     "--top",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the N rows with most in the pool, and one for all system catalogs.  [default: 20 in the text, "
-    "all in JSON, CSV and HTML]",
+    help="Only the N rows with the most in the pool, and one row for all system catalogs.  [default: 20 in "
+    "the text, all in JSON, CSV and HTML]",
 )
 @click.option("--all", "everything", is_flag=True, help="All rows in the text too.")
 @click.option(
@@ -59,8 +59,8 @@ _MAP_CELLS = 512
     "evicted",
     metavar="RELATION",
     shell_complete=relation_names,
-    help="First evict a relation of DBNAME from both caches; asks. From shared_buffers: as a superuser, "
-    "PostgreSQL 17 and later; before, from the page cache only.",
+    help="First evict a relation of DBNAME from both caches; asks. Evicting from shared_buffers needs a "
+    "superuser and PostgreSQL 17 or later; older versions evict from the page cache only.",
 )
 @click.option("-y", "--yes", is_flag=True, help="With --evict: do not ask.")
 @click.option(
@@ -88,10 +88,11 @@ def command(
 ) -> None:
     r"""Show what lies in shared_buffers, in the page cache, in both, in neither.
 
-    One row a relation: its size, what of it lies in the buffer pool and in the operating system's page cache,
-    what is held twice, what would come from disk; how its buffers spread over usage_count 0 to 5; what is
-    dirty. The page cache is seen on the server's host only, as the server's user or root; elsewhere the rest
-    is shown. Nothing is changed without --evict, and nothing is read into any cache.
+    One row for each relation: its size, how much of it is in the buffer pool and in the operating system's
+    page cache, what is held twice, what would come from disk; how its buffers are distributed over
+    usage_count 0 to 5; what is dirty. The page cache is seen on the server's host only, as the server's user
+    or root; elsewhere the rest is shown. Nothing is changed without --evict, and nothing is read into any
+    cache.
 
     \b
     Examples:
@@ -166,10 +167,10 @@ def _ask(target: Target, relation: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            "this takes a relation out of the caches, and there is no terminal to ask on", hint="add --yes"
+            "this evicts a relation from the caches, and there is no terminal to ask on", hint="add --yes"
         )
     click.confirm(
-        f"Take `{cleaned(relation)}` out of the caches of the server at {target.server}? Its next readers "
+        f"Evict `{cleaned(relation)}` from the caches of the server at {target.server}? Its next queries "
         "wait for the disk",
         abort=True,
         err=True,

@@ -49,7 +49,7 @@ def common_options(function: F) -> F:
             is_flag=True,
             expose_value=False,
             callback=_keep("quiet", bool),
-            help="Say nothing but the result, warnings and errors.",
+            help="Print only the result, warnings and errors.",
         ),
         click.option(
             "--no-progress",
@@ -80,8 +80,8 @@ def pool_source_option(function: F) -> F:
         type=click.Choice(["auto", "peek", "sql"]),
         default="auto",
         show_default=True,
-        help="How to read the buffer pool. peek: in the server's memory, at no cost to it; needs its host, "
-        "its user or root. sql: pg_buffercache, works on any server.",
+        help="How to read the buffer pool. peek: from the server's memory, at no cost to the server; on its "
+        "host only, as its user or root. sql: by pg_buffercache; works on any server.",
     )(function)
 
 

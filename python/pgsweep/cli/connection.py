@@ -42,7 +42,9 @@ def connection_flags(function: F) -> F:
             shell_complete=database_names,
         ),
         click.option("-w", "--no-password", is_flag=True, help="Never ask for a password."),
-        click.option("-W", "--password", "ask_password", is_flag=True, help="Ask for a password at once."),
+        click.option(
+            "-W", "--password", "ask_password", is_flag=True, help="Ask for a password before connecting."
+        ),
     )
     for decorator in reversed(decorators):
         function = decorator(function)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @common_options
 @observing
 def command(settings: Settings, target: Target, output: Output, /) -> int:
-    r"""Show what can be done with a server from here, and how to enable what cannot.
+    r"""Show what can be done with a server from here, and how to enable the rest.
 
     Each ability has a yes or no, the reason, and the command that enables it: pg_buffercache, pg_prewarm,
     pg_monitor, statistics settings, the server's memory and files, tracing, huge pages, memory limits.

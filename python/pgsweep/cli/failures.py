@@ -60,7 +60,7 @@ def describe(error: BaseException, settings: Settings) -> int:
         return ours.exit_code
     _write(
         settings,
-        f"pgsweep failed in a way it should not: {type(error).__name__}: {error}",
+        f"unexpected error in pgsweep: {type(error).__name__}: {error}",
         None,
         f"run it again with `--debug` and send the traceback and `pgsweep --version` to {_REPORT_TO}",
     )

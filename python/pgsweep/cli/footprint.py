@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.command(context_settings={"help_option_names": HELP_NAMES})
 @click.argument("statement")
 @connection_options
-@click.option("--runs", type=click.IntRange(min=1), default=2, show_default=True, help="How often it runs.")
+@click.option(
+    "--runs", type=click.IntRange(min=1), default=2, show_default=True, help="How many times it runs."
+)
 @click.option(
     "--param",
     "parameters",
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     default="10min",
     show_default=True,
     metavar="TIME",
-    help="End a run that takes longer.",
+    help="Cancel a run that takes longer than this.",
 )
 @pool_source_option
 @click.option(

@@ -50,8 +50,10 @@ if TYPE_CHECKING:
     help="Explain the log of a server that did not start, instead of asking a server.",
 )
 @click.option("--apply", "wants_apply", is_flag=True, help="Set the pages aside (needs root); asks first.")
-@click.option("--persist", is_flag=True, help="With --apply: also after a restart of the host (sysctl.d).")
-@click.option("--undo", is_flag=True, help="Put back what was before --apply (needs root); asks first.")
+@click.option(
+    "--persist", is_flag=True, help="With --apply: keep the number over a restart of the host (sysctl.d)."
+)
+@click.option("--undo", is_flag=True, help="Undo what --apply did (needs root); asks first.")
 @click.option(
     "-n",
     "--dry-run",
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
     default=Path("/var/lib/pgsweep"),
     show_default=True,
     metavar="DIR",
-    help="Where --apply keeps what was before.",
+    help="Where --apply keeps the previous values.",
 )
 @click.option(
     "--sysctl-dir",
@@ -159,7 +161,7 @@ def command(
             settings.say("dry run: nothing was changed")
         else:
             _ask(result, plan, yes=yes)
-            with held_back(settings, "putting back what was before") as stop:
+            with held_back(settings, "restoring the previous values") as stop:
                 result = apply(result, reserver, persist=persist, stop=stop)
     output.write(with_provenance(result, settings.arguments, server=server))
 

@@ -25,7 +25,7 @@ from pgsweep.errors import UsageError
 @common_options
 @click.pass_context
 def command(ctx: click.Context, /, *, file: Path, out: Path | None, as_json: bool) -> None:
-    r"""Make evidence of what psql gathered where pgsweep is not installed.
+    r"""Make evidence from what psql gathered on a host without pgsweep.
 
     FILE is what the script of `pgsweep record --script` wrote, compressed with gzip or not. The evidence is
     what `pgsweep record --source sql` makes. A file that was cut short gives what stands before the cut.

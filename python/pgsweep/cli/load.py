@@ -66,7 +66,7 @@ class _Names(click.ParamType[Any]):
 @click.option(
     "--compare",
     is_flag=True,
-    help="Load a sample into a copy of the table in different ways, and show which pay here.",
+    help="Load a sample into a copy of the table in different ways, and show which of them pay here.",
 )
 @click.option(
     "--format",
@@ -86,12 +86,16 @@ class _Names(click.ParamType[Any]):
 @click.option("--delimiter", metavar="CHAR", help="Character between fields.  [default: comma; tab for tsv]")
 @click.option("--quote", metavar="CHAR", help="Quote of CSV.  [default: double quote]")
 @click.option(
-    "--escape", metavar="CHAR", help="What comes before a quote within quotes.  [default: the quote]"
+    "--escape", metavar="CHAR", help="Character that escapes a quote in a quoted field.  [default: the quote]"
 )
 @click.option(
-    "--null", metavar="TEXT", help="Spelling of NULL.  [default: nothing between delimiters; \\N for tsv]"
+    "--null",
+    metavar="TEXT",
+    help="Text that stands for NULL.  [default: an empty unquoted field; \\N for tsv]",
 )
-@click.option("--empty-is-null", is_flag=True, help='CSV: NULL where the spelling of NULL is quoted too: "".')
+@click.option(
+    "--empty-is-null", is_flag=True, help='CSV: the text for NULL means NULL if it is quoted too: "".'
+)
 @click.option(
     "--encoding", metavar="NAME", help="Encoding of the files, as the server names it.  [default: UTF8]"
 )
@@ -156,7 +160,7 @@ class _Names(click.ParamType[Any]):
     "--piece",
     type=Bytes(),
     metavar="SIZE",
-    help="Part of a file that is one transaction.  [default: 8 to 64 MB]",
+    help="Size of the parts of a file that are copied in one transaction each.  [default: 8 to 64 MB]",
 )
 @click.option(
     "--on-failure",
@@ -199,10 +203,10 @@ def command(
     r"""Load files into a table: fast, and without losing an index, a constraint, a trigger or a row.
 
     The plan is shown first: what is on the table, what is dropped and made again, and why. A journal in the
-    database (schema pgsweep_load; with the oid of a role that is no superuser after it) and a local file hold
+    database (schema pgsweep_load, followed by the OID of a role that is not a superuser) and a local file hold
     every definition before anything is dropped. Each piece of a file is copied in one transaction with its
-    note in the journal; so after a kill -9, a lost connection or a crash of the server, --resume goes on
-    where it ended, and --rollback restores what was.
+    entry in the journal; so after a kill -9, a lost connection or a crash of the server, --resume continues
+    the load, and --rollback undoes it.
 
     Files may be compressed (.gz, .zst, .xz); - is standard input. Where a file has a header, its fields are
     matched with columns by name. A record that the server refuses stops the load and undoes it, unless

@@ -19,19 +19,19 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "doctor": Entry(
-        "doctor", "First", "Show what can be done with a server from here, and how to enable what cannot"
+        "doctor", "First", "Show what can be done with a server from here, and how to enable the rest"
     ),
     "record": Entry(
         "record", "The main job", "Watch a running server and write what was observed as evidence"
     ),
     "import": Entry(
-        "import_", "The main job", "Make evidence of what psql gathered where pgsweep is not installed"
+        "import_", "The main job", "Make evidence from what psql gathered on a host without pgsweep"
     ),
     "predict": Entry(
         "predict", "The main job", "Predict the misses at other sizes of shared_buffers from evidence"
     ),
     "advise": Entry(
-        "advise", "The main job", "Advise settings of memory, each with its reason and what it gains"
+        "advise", "The main job", "Advise memory settings, each with its reason and its expected gain"
     ),
     "prove": Entry("prove", "The main job", "Replay a recorded trace through a real server at other sizes"),
     "verify": Entry(
@@ -124,7 +124,7 @@ def overview_text(*, short: bool = False) -> str:
         parts.append(
             "Options of every command:\n"
             "  -?, --help                    explain the command\n"
-            "  -q, --quiet                   say nothing on success but the result\n"
+            "  -q, --quiet                   on success print the result only\n"
             "  --no-progress                 no progress bar\n"
             "  --color [auto|always|never]   NO_COLOR is respected too\n"
             "  --debug                       the full traceback of an error\n"

@@ -20,15 +20,16 @@ from pgsweep.units import format_bytes
     "--sizes",
     type=Sizes(),
     metavar="SIZE,SIZE,...",
-    help="Sizes of shared_buffers, such as 1GB,2GB,4GB. Without: an eighth to eight times the observed one.",
+    help="Sizes of shared_buffers, such as 1GB,2GB,4GB.  [default: an eighth to eight times the observed "
+    "size]",
 )
 @click.option(
     "--ram",
     "memory_bytes",
     type=Bytes(),
     metavar="SIZE",
-    help="Memory that the pool and the page cache share, for what comes from disk. Without: that of the host "
-    "or the memory cgroup that the evidence was recorded in, if it was recorded on the server's host.",
+    help="Memory that the pool and the page cache share, to predict disk reads.  [default: that of the host "
+    "or the memory cgroup, if the evidence was recorded on the server's host]",
 )
 @click.option(
     "--what-if",
@@ -41,14 +42,15 @@ from pgsweep.units import format_bytes
 @click.option(
     "--executor",
     metavar="EXECUTOR",
-    help="Of a trace: replay its sizes beside each other, by processes:N here, or by "
-    "tcp://HOST:PORT of a dask scheduler.",
+    help="For a trace: replay the sizes in parallel, on N processes of this machine (processes:N) or through "
+    "a dask scheduler (tcp://HOST:PORT).",
 )
 @click.option(
     "--fail-if",
     multiple=True,
     metavar="CONDITION",
-    help="End with exit code 5 if it holds: 'verdict!=reliable'. Repeatable; one that holds is enough.",
+    help="End with exit code 5 if the condition holds: 'verdict!=reliable'. Repeatable; one of them is "
+    "enough.",
 )
 @output_options
 @common_options

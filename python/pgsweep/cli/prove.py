@@ -19,7 +19,8 @@ from pgsweep.plain import shell_word
     "--sizes",
     type=Sizes(),
     metavar="SIZE,SIZE,...",
-    help="Sizes of shared_buffers, such as 64MB,256MB. Without: an eighth to eight times the observed one.",
+    help="Sizes of shared_buffers, such as 64MB,256MB.  [default: an eighth to eight times the observed "
+    "size]",
 )
 @click.option(
     "--max-accesses",

@@ -45,16 +45,16 @@ ENOUGH = "enough"
     type=click.Choice(["auto", "peek", "sql", "trace"]),
     default="auto",
     show_default=True,
-    help="peek: snapshots of the server's memory, no load on it, needs its host, as root or its user. "
-    "sql: snapshots of pg_buffercache, gentle, works on any server. trace: every page access, exact, needs "
-    "root on the server's host. auto: the first of these that is possible.",
+    help="peek: snapshots of the server's memory; no load on the server; on its host only, as root or "
+    "its user. sql: snapshots of pg_buffercache; low load; works on any server. trace: every page access; "
+    "exact; needs root on the server's host. auto: the first of these that is possible.",
 )
 @click.option(
     "--for",
     "seconds",
     type=_Length(),
     metavar="TIME",
-    help="How long to watch: 40s, 2min, 1h, or `enough` for until there is enough data.  [default: enough; "
+    help="How long to record: 40s, 2min, 1h, or `enough`: until there is enough data.  [default: enough; "
     "for trace 40s]",
 )
 @click.option("--max-events", type=click.IntRange(min=1), metavar="N", help="End a trace after N events.")
@@ -78,8 +78,8 @@ ENOUGH = "enough"
 @click.option(
     "--script",
     is_flag=True,
-    help="Print a script for psql that gathers what `--source sql` does, for places without pgsweep; "
-    "`pgsweep import` makes evidence of it.  [--for: 5min]",
+    help="Print a script for psql that gathers what `--source sql` does, for hosts without pgsweep; "
+    "`pgsweep import` makes evidence from its output.  [--for: 5min]",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be done to the server; do nothing.")
 @common_options

@@ -26,13 +26,13 @@ from pgsweep.ui.numbers import seconds
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help="Where pages are served; port 0 takes one that is free. Other addresses than this machine's own "
-    "need a token.  [default: 127.0.0.1:8432]",
+    help="Address at which pages are served; port 0 takes a free port. An address that other machines can "
+    "reach needs a token.  [default: 127.0.0.1:8432]",
 )
 @click.option(
     "--history",
     metavar="DIR|DSN",
-    help="Where the history is kept: a folder, which has the evidence too, or a database of PostgreSQL "
+    help="Where the history is kept: a folder, which also holds the evidence, or a PostgreSQL database "
     "(postgresql://..., service=NAME).  [default: ~/.local/state/pgsweep/serve]",
 )
 @click.option(
@@ -52,8 +52,8 @@ from pgsweep.ui.numbers import seconds
 @click.option(
     "--source",
     type=click.Choice(["auto", "peek", "sql"]),
-    help="How pools are read. peek: in the server's memory, at no cost to it; needs its host, its user or "
-    "root. sql: pg_buffercache, works on any server.  [default: auto]",
+    help="How pools are read. peek: from the server's memory, at no cost to the server; on its host only, as "
+    "its user or root. sql: by pg_buffercache; works on any server.  [default: auto]",
 )
 @click.option("--grafana", is_flag=True, help="Print a dashboard for Grafana, and end.")
 @click.option("--alerts", is_flag=True, help="Print alerting rules for Prometheus, and end.")
@@ -61,7 +61,8 @@ from pgsweep.ui.numbers import seconds
     "--export",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.parquet",
-    help="Write the history as Parquet files, and end: samples, and beside them consumers and curves.",
+    help="Write the history as Parquet files, and end: FILE holds the samples, files beside it consumers "
+    "and curves.",
 )
 @common_options
 @click.pass_context

@@ -65,7 +65,7 @@ seconds a steady load seems to come and go."""
 @click.option(
     "--once",
     is_flag=True,
-    help="Look twice, 5s apart or --interval as given here, print one page and end.",
+    help="Take two samples, 5s apart or one --interval if it is given, print one page, and end.",
 )
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="With --once: how many relations.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: write JSON to stdout.")

@@ -51,8 +51,8 @@ _VERDICTS: Final = ("as predicted", "not as predicted", "workload changed", "not
     "--fail-if",
     multiple=True,
     metavar="CONDITION",
-    help="End with exit code 5 if it holds: 'verdict=not as predicted'. Repeatable; one that holds is "
-    "enough.",
+    help="End with exit code 5 if the condition holds: 'verdict=not as predicted'. Repeatable; one of them "
+    "is enough.",
 )
 @output_options
 @common_options

@@ -142,7 +142,9 @@ class _Import:
     def _own_warnings(self) -> list[str]:
         warnings = [_CUT] if self._file.cut else []
         if self._late:
-            warnings.append(f"{self._late} snapshots were left out, because the server was late with others")
+            warnings.append(
+                f"{self._late} snapshots were left out, because earlier ones took the server too long"
+            )
         if self._file.backwards_seconds > _LEAST_SET_BACK_SECONDS:
             warnings.append(
                 f"the server's clock was set back by {self._file.backwards_seconds:.2f} s meanwhile: "

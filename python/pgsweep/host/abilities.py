@@ -257,7 +257,7 @@ class HostChecks:
             return _ability("trace", False, str(error.args[-1]), self._as_root, needed_for)
         if self._search.pid is None:
             return _ability("trace", None, "the kernel allows it; the server was not found", None, needed_for)
-        why = "the kernel takes eBPF programs from us, and the server has the functions to probe"
+        why = "the kernel accepts eBPF programs from this user, and the server has the functions to probe"
         return _ability("trace", True, why, None, needed_for)
 
     def _huge_pages(self) -> Ability:
@@ -280,7 +280,10 @@ class HostChecks:
         if used:
             return _ability("huge_pages", True, "the server's shared memory lies in huge pages", None, [])
         if seen.huge_pages_status is None and memory is None:
-            why = "servers before version 17 do not say whether they use them, and its process cannot be seen"
+            why = (
+                "a server before version 17 does not report whether it uses huge pages, and its process "
+                "cannot be seen"
+            )
             return _ability("huge_pages", None, why, None, [])
         why = f"huge_pages is {seen.huge_pages}, and the shared memory lies in ordinary pages"
         if needed is None or needed < 0:

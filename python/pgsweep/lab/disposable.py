@@ -319,7 +319,7 @@ def announce(
     lines.append(f"  its databases: {', '.join(shown(name) for name in databases)}")
     if killed:
         lines.append(
-            "  first what a killed run has left is put back: its settings, its database, its sessions"
+            "  first what a killed run has left is put back or removed: settings, database, sessions"
         )
     if states:
         now = ", ".join(f"{each.name} (now {shown(each.value)})" for each in states)

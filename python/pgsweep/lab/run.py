@@ -50,7 +50,7 @@ class Chosen:
         """
         if not isinstance(self.plan, Grid) or self.experiment is not None:
             raise UsageError(
-                "experiments make their own servers, and --dsn names one",
+                "experiments make their own servers, so --dsn cannot be used",
                 hint="--dsn goes with a grid: pgsweep lab run my-grid.toml --dsn ...",
             )
         grid = self.plan

@@ -55,9 +55,9 @@ def chosen_columns(
         if 0 < hits < len(fields) and len(fields) > 1 and hits * 2 >= len(fields):
             unknown = [field for field, name in zip(fields, matched, strict=True) if name is None]
             raise UsageError(
-                f"the first record of {entry.name} has names of columns, and others: "
+                f"the first record of {entry.name} has names of columns, and also other fields: "
                 f"{', '.join(unknown[:5])}",
-                cause="it may be a header with names that the table does not have, or a row",
+                cause="it may be a header with names that the table does not have, or a row of data",
                 hint="say which: --header with --columns NAME,... in the order of the file, or --no-header",
             )
     if options.columns is not None:

@@ -228,7 +228,7 @@ class PieceRun:
         """
         table = self._document.table
         if read_catalog(self._control, table.oid) is None:
-            self._listener.note("the table is not there any more, so there is nothing to restore")
+            self._listener.note("the table no longer exists, so there is nothing to restore")
             return self._end("rolled back", begin)
         started = time.monotonic()
         self._listener.stage("removing rows")

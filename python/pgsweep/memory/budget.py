@@ -304,7 +304,7 @@ def estimate_budget(
             why=f"{plan_nodes} sorts or hashes of {format_bytes(node)} (work_mem x hash_mem_multiplier) in "
             f"each connection and "
             f"{settings.parallel_workers} parallel workers; what is in use now "
-            f"stands under connections",
+            f"is included in connections",
         ),
         BudgetPart(
             name="temp_buffers",

@@ -134,11 +134,10 @@ def _dirty(facts: KernelFacts) -> list[KernelSetting | None]:
                 value=f"{background.shown} ({format_bytes(background.effective_bytes)} now)",
                 good=not much,
                 recommendation=f"vm.dirty_background_bytes = {BACKGROUND_BYTES}" if much else None,
-                reason="the kernel begins to write at this much; what lies unwritten when a checkpoint "
-                "calls fsync is "
-                "written while everybody waits. The checkpointer hints its own writes "
-                "(checkpoint_flush_after), backends "
-                "do not (backend_flush_after is 0). Advice for large hosts goes up to 4 GB",
+                reason="at this amount of dirty pages the kernel begins to write them; pages that are "
+                "still dirty when a checkpoint calls fsync are written while all sessions wait. The "
+                "checkpointer asks the kernel to write its pages early (checkpoint_flush_after), backends do "
+                "not (backend_flush_after is 0). For large hosts up to 4 GB is advised",
                 source=_VM,
                 certainty="experience",
                 command=f"sysctl -w vm.dirty_background_bytes={BACKGROUND_BYTES}" if much else None,
@@ -154,8 +153,8 @@ def _dirty(facts: KernelFacts) -> list[KernelSetting | None]:
                 value=f"{limit.shown} ({format_bytes(limit.effective_bytes)} now)",
                 good=not much and not below,
                 recommendation=f"vm.dirty_bytes = {wanted}" if much or below else None,
-                reason="at this much every process that writes is made to wait; it must lie well above the "
-                "background limit",
+                reason="at this amount of dirty pages every process that writes has to wait; it must be well "
+                "above the background limit",
                 source=_VM,
                 certainty="experience",
                 command=f"sysctl -w vm.dirty_bytes={wanted}" if much or below else None,
@@ -169,9 +168,8 @@ def _dirty(facts: KernelFacts) -> list[KernelSetting | None]:
                 value=str(expire),
                 good=expire <= 6000,
                 recommendation=None if expire <= 6000 else "3000",
-                reason="data older than this is written in any case; the default of 30 s is well below a "
-                "checkpoint's "
-                "distance, so a checkpoint finds little left to write",
+                reason="data older than this is written in any case; the default of 30 s is well below the "
+                "interval between checkpoints, so a checkpoint finds little left to write",
                 source=_VM,
                 certainty="experience",
                 command=None if expire <= 6000 else "sysctl -w vm.dirty_expire_centisecs=3000",
@@ -184,9 +182,9 @@ def _dirty(facts: KernelFacts) -> list[KernelSetting | None]:
                 value=str(writeback),
                 good=writeback != 0,
                 recommendation=None if writeback else "500",
-                reason="how often the kernel looks for old unwritten data; 0 is never: then only the limits "
-                "above make it "
-                "write. Smaller values (100 is advised for large hosts) make smaller waves",
+                reason="how often the kernel looks for old unwritten data; 0 means never: then only the "
+                "limits above make it write. Smaller values (100 is advised for large hosts) write less at a "
+                "time",
                 source=_VM,
                 certainty="documented" if writeback == 0 else "experience",
                 command=None if writeback else "sysctl -w vm.dirty_writeback_centisecs=500",
@@ -209,11 +207,11 @@ def _overcommit(facts: KernelFacts) -> list[KernelSetting | None]:
     wanted = 80
     tight = memory.committed is not None and limit < memory.committed * 1.25
     small = not kbytes and ratio < wanted and memory.swap_total < base * (wanted - ratio) // 100
-    text = f"{format_bytes(limit)} would be promised at most under vm.overcommit_memory = 2"
+    text = f"the commit limit would be {format_bytes(limit)} under vm.overcommit_memory = 2"
     if strict:
-        text = f"{format_bytes(limit)} are promised at most"
+        text = f"the commit limit is {format_bytes(limit)}"
     if memory.committed is not None:
-        text += f", {format_bytes(memory.committed)} are promised now"
+        text += f", {format_bytes(memory.committed)} are committed now"
     name = "vm.overcommit_kbytes" if kbytes else "vm.overcommit_ratio"
     return [
         KernelSetting(
@@ -221,8 +219,8 @@ def _overcommit(facts: KernelFacts) -> list[KernelSetting | None]:
             value=str(kbytes or ratio),
             good=not (tight or small),
             recommendation=f"vm.overcommit_ratio = {wanted}" if tight or small else None,
-            reason=f"{text}; half of the memory is little for a host with little swap. Huge pages do not "
-            f"count",
+            reason=f"{text}; the default, half of the memory, is too little for a host with little swap. "
+            "Huge pages do not count",
             source=_PG_OVERCOMMIT,
             certainty="experience",
             command=f"sysctl -w vm.overcommit_ratio={wanted}" if tight or small else None,
@@ -232,12 +230,10 @@ def _overcommit(facts: KernelFacts) -> list[KernelSetting | None]:
             value=str(mode),
             good=strict,
             recommendation=None if strict else "2",
-            reason="with 2 a process that wants more than there is gets an error and its transaction fails; "
-            "otherwise the "
-            "kernel promises more than it has and then kills a process, and if one of PostgreSQL's is "
-            "killed, all "
-            "sessions end and the server recovers. For hosts that PostgreSQL has to itself; the ratio comes "
-            "first",
+            reason="with 2 an allocation beyond the commit limit fails, and with it a transaction; otherwise "
+            "the kernel grants more memory than it has and then kills a process, and if that is one of "
+            "PostgreSQL's, all sessions end and the server recovers. Only for hosts that run nothing but "
+            "PostgreSQL; set the ratio first",
             source=_PG_OVERCOMMIT,
             certainty="documented",
             command=None if strict else "sysctl -w vm.overcommit_memory=2",
@@ -251,7 +247,7 @@ def _swappiness(facts: KernelFacts) -> KernelSetting | None:
         return None
     no_swap = facts.memory.swap_total == 0
     good = no_swap or 1 <= value <= 10
-    reason = "the server's private memory shall not be swapped out in favour of the page cache"
+    reason = "the server's private memory should not be swapped out in favour of the page cache"
     if value == 0:
         reason = "0 means no swapping until memory has nearly run out, which is when processes are killed"
     if no_swap:
@@ -278,9 +274,8 @@ def _transparent(facts: KernelFacts) -> KernelSetting | None:
         value=value,
         good=good,
         recommendation=None if good else "madvise",
-        reason="PostgreSQL's documentation discourages transparent huge pages: putting them together has "
-        "cost some servers "
-        "more than they gave. They are no substitute for huge_pages, see `pgsweep hugepages`",
+        reason="PostgreSQL's documentation discourages transparent huge pages: assembling them has cost "
+        "some servers more time than it saved. They do not replace huge_pages: see `pgsweep hugepages`",
         source=_PG_HUGE,
         certainty="documented",
         command=None if good else "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
@@ -298,7 +293,7 @@ def _numa(facts: KernelFacts) -> list[KernelSetting | None]:
                 value=str(reclaim),
                 good=reclaim == 0,
                 recommendation=None if reclaim == 0 else "0",
-                reason="otherwise page cache is thrown away on one NUMA node while another has free memory",
+                reason="otherwise the kernel drops page cache on one NUMA node while another has free memory",
                 source=_VM,
                 certainty="documented",
                 command=None if reclaim == 0 else "sysctl -w vm.zone_reclaim_mode=0",
@@ -314,9 +309,8 @@ def _numa(facts: KernelFacts) -> list[KernelSetting | None]:
                 recommendation=None if good else "0",
                 reason="one NUMA node: it has no effect"
                 if nodes == 1
-                else f"{nodes} NUMA nodes: the kernel unmaps pages to see who uses them; every backend uses "
-                f"the shared memory, "
-                "so moving it follows no one",
+                else f"{nodes} NUMA nodes: the kernel unmaps pages to see which node uses them; every "
+                "backend uses the shared memory, so moving its pages does not help",
                 source="kernel: Documentation/admin-guide/sysctl/kernel.rst",
                 certainty="experience",
                 command=None if good else "sysctl -w kernel.numa_balancing=0",
@@ -368,9 +362,13 @@ def _read_ahead(facts: KernelFacts) -> KernelSetting | None:
         value=str(device.read_ahead_bytes // 1024),
         good=good,
         recommendation=None if good else str(kilobytes),
-        reason="how far the kernel reads ahead of a sequential scan; PostgreSQL before 17 leaves that to it "
-        "wholly. "
-        + ("Disks that turn gain by megabytes" if device.rotational else "The default of 128 kB suits SSDs"),
+        reason="how far the kernel reads ahead of a sequential scan; PostgreSQL before 17 relies on it "
+        "entirely. "
+        + (
+            "Rotating disks gain from several megabytes"
+            if device.rotational
+            else "The default of 128 kB suits SSDs"
+        ),
         source="kernel: Documentation/block/queue-sysfs.rst",
         certainty="experience",
         command=None if good else f"echo {kilobytes} > /sys/block/{device.name}/queue/read_ahead_kb",

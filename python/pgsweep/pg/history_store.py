@@ -217,7 +217,8 @@ class PostgresStore:
         if not row[1]:
             owner = decode_name(row[2])
             raise MissingAbility(
-                f"the schema {SCHEMA} in {self.name} belongs to another role, or has tables of one",
+                f"the schema {SCHEMA} in {self.name} belongs to another role, or contains another "
+                "role's tables",
                 cause=f"role {owner} owns it: it may be a history of theirs, or a trap",
                 hint="name another database, or connect as that role: -U in the connection string",
             )

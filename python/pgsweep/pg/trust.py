@@ -75,7 +75,8 @@ def find_distrust(
     if not whole:
         return Distrust(
             "not trusted",
-            f"a view in schema {_identifier(schema)} has the name of the extension's own and is not its",
+            f"a view in schema {_identifier(schema)} has the name of the extension's view, but does not "
+            "belong to the extension",
             anew,
         )
     if stranger is not None:

@@ -316,7 +316,7 @@ def memory_of(result: MemoryResult, used_bytes: int | None, files: TopPageCache 
         missing.append(
             Missing(
                 what="the limit of the server's memory cgroup",
-                why=f"the bar is the whole host; the cgroup may have {host.limit_bytes >> 20} MB",
+                why=f"the bar shows the whole host; the cgroup may use {host.limit_bytes >> 20} MB",
                 enable="pgsweep memory budget",
             )
         )

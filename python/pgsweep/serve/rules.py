@@ -21,7 +21,7 @@ _ALERTS: Final = (
         "pgsweep_up == 0",
         "2m",
         "critical",
-        "pgsweep does not reach {{ $labels.server }}",
+        "pgsweep cannot reach {{ $labels.server }}",
         "No sample has been possible for two minutes. The server's page says why.",
     ),
     _Alert(
@@ -46,7 +46,7 @@ _ALERTS: Final = (
         'and on (server) pgsweep_prediction_verdict{verdict="reliable"} == 1',
         "1h",
         "info",
-        "{{ $labels.server }} would read {{ $value | humanize }} blocks a second less with twice the "
+        "{{ $labels.server }} would read {{ $value | humanize }} fewer blocks a second with twice the "
         "shared_buffers",
         "Predicted from the live workload, for an hour, by a curve that is reliable.",
     ),

@@ -431,7 +431,7 @@ def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
         doubts.append(
             Doubt(
                 "rough",
-                "the server is a standby: replay of WAL uses the pool too, and nobody counts its accesses",
+                "the server is a standby: replay of WAL uses the pool too, and its accesses are not counted",
             )
         )
     if meta.ended_by == "server":

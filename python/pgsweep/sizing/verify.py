@@ -211,7 +211,7 @@ def _other_costs(huge_pages: Literal["on", "off"] | None) -> str | None:
     """Return the reason if accesses take more or less processor time than before, else None."""
     if huge_pages is None:
         return None
-    now = "lies in huge pages now" if huge_pages == "on" else "lies in huge pages no longer"
+    now = "lies in huge pages now" if huge_pages == "on" else "no longer lies in huge pages"
     return (
         f"the throughput is not compared: shared memory {now}, and what that changes for the processors is "
         "not predicted; the page tables are taken into account"

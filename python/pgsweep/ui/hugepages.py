@@ -150,7 +150,8 @@ def _change(result: HugePagesResult, terminal: Terminal) -> str:
         )
         + (" (memory was compacted)" if change.compacted else ""),
         *(f"written: {file}" for file in change.files),
-        "restart the server: it takes them when it starts; with huge_pages = on it does not start without",
+        "restart the server: it takes huge pages only when it starts; with huge_pages = on it does not start "
+        "without them",
         f"put back what was before: {change.undo_command}",
     ]
     return "\n".join(lines)

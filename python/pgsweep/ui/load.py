@@ -61,7 +61,7 @@ def _what(plan: LoadPlan) -> str:
 def _estimate(plan: LoadPlan) -> str:
     estimate = plan.estimate
     if estimate.records is None or estimate.seconds is None:
-        return "How long it takes is not known: the number of records is not."
+        return "How long it takes is not known, because the number of records is not known."
     wal = "" if estimate.wal_bytes is None else f", {format_bytes(estimate.wal_bytes)} of WAL"
     return (
         f"Expected ({estimate.certainty}): about {count(estimate.records)} records, "
@@ -86,7 +86,7 @@ def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> 
         f" ({count(rate)} rows/s)",
         "rolled back": f"the load of {plan.table} is undone, in {seconds(outcome.seconds)}",
         "interrupted": f"interrupted: {rows} rows are in {plan.table}, the load is not finished",
-        "kept as it is": f"{plan.table} is kept as it is: {rows} rows, without what is missing below",
+        "kept as it is": f"{plan.table} is kept as it is: {rows} rows, without the objects missing below",
         "incomplete": f"{rows} rows are in {plan.table}, but not all objects could be made again",
     }.get(outcome.ended, outcome.ended)
     good = outcome.ended in ("loaded", "rolled back") and outcome.unchanged is not False

@@ -32,13 +32,13 @@ _KEYS = (
     ("t", "most held twice first"),
     ("n", "by name"),
     ("s", "all system catalogs as one row; again: each by itself"),
-    ("r", "turn the order round; so does the same key again"),
+    ("r", "reverse the order; so does the same key again"),
 )
 
 _WORDS = (
     ("pool", "shared_buffers; in the bar: dirty, clean, unused"),
     ("usage", "share of the used buffers at usage_count 0 to 5"),
-    ("pass", "time that the clock hand takes round the pool (peek only)"),
+    ("pass", "time of one clock pass over the pool (peek only)"),
     ("files", "relations' files, what of them lies in the page cache, in both"),
     ("", "caches (whole blocks), in neither; looked at less often"),
     ("hits", "page accesses found in the pool; reads: the others, which the"),

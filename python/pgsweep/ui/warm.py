@@ -111,7 +111,7 @@ def work_lines(work: WarmWork) -> list[str]:
     if work.brought_back_seconds:
         gone, took = format_bytes(work.pushed_out_bytes), format_seconds(work.brought_back_seconds)
         lines.append(
-            f"The pool was in use and pushed {gone} out meanwhile: all was read and touched again, {took}."
+            f"The pool was in use and evicted {gone} meanwhile: all was read and touched again, {took}."
         )
     if work.reconnects:
         sessions = (
@@ -121,7 +121,7 @@ def work_lines(work: WarmWork) -> list[str]:
     if work.pauses:
         lines.append(f"Paused {times(work.pauses)}, {format_seconds(work.paused_seconds)} altogether.")
     if work.other_warmers:
-        lines.append("Another `pgsweep warm` was at work on this server when this one began.")
+        lines.append("Another `pgsweep warm` was running on this server when this one began.")
     if work.stopped:
         rest = (
             "" if work.journal is None else f"; the remaining blocks are listed in the journal {work.journal}"
@@ -163,8 +163,9 @@ def pushed_out_lines(result: WarmResult) -> list[str]:
     if missing - unread <= PUSHED_OUT_SHARE * verified.pool_asked_bytes:
         return []
     return [
-        f"{format_bytes(missing - unread)} were read into shared_buffers and pushed out again: it was full, "
-        "and its buffers in use outlast what was read once. `pgsweep cache` shows what it holds."
+        f"{format_bytes(missing - unread)} were read into shared_buffers and evicted again: it was "
+        "full, and buffers in use stay longer than those that were read once. "
+        "`pgsweep cache` shows what it holds."
     ]
 
 

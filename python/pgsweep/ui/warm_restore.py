@@ -43,10 +43,10 @@ def _work_text(result: WarmRestoreResult) -> str:
     ]
     if result.touches_left_out:
         lines.append(
-            "usage counts are left to the queries: they push out what was read, so the clock hand moves"
+            "usage counts are left to the queries: they evict what was read, so the clock hand moves"
         )
     elif result.touches:
-        lines.append(f"{count(result.touches)} accesses more raise usage counts")
+        lines.append(f"{count(result.touches)} more accesses raise usage counts")
     if result.left_out_bytes:
         lines.append(f"no room in this pool for the coldest {format_bytes(result.left_out_bytes)}")
     if not result.dry_run:
@@ -61,8 +61,8 @@ def _work_text(result: WarmRestoreResult) -> str:
     gone = _pushed_out_bytes(result)
     if gone:
         lines.append(
-            f"{format_bytes(gone)} were pushed out again: the pool is full, and what else is in it was used "
-            "more often; `pgsweep cache` shows what it holds"
+            f"{format_bytes(gone)} were evicted again: the pool is full, and the other blocks in it were "
+            "used more often; `pgsweep cache` shows what it holds"
         )
     return "\n".join(lines)
 

@@ -68,7 +68,7 @@ class Read:
 def others_note(sessions: int) -> str:
     """Report that others are warming the same server."""
     counted = "1 session" if sessions == 1 else f"{sessions} sessions"
-    return f"another `pgsweep warm` is at work on this server ({counted}): both take longer"
+    return f"another `pgsweep warm` is running on this server ({counted}): both take longer"
 
 
 class Lost(Exception):

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     "--scale",
     type=click.FloatRange(min=1),
     metavar="N",
-    help="Of an experiment: divide the article's sizes by N.  [default: see `pgsweep lab list`]",
+    help="For an experiment: divide the article's sizes by N.  [default: see `pgsweep lab list`]",
 )
-@click.option("--full", is_flag=True, help="Of an experiment: the article's sizes; the same as --scale 1.")
+@click.option("--full", is_flag=True, help="For an experiment: use the article's sizes, as with --scale 1.")
 @click.option(
     "--repeat",
     type=click.IntRange(min=1),
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 @click.option(
     "--executor",
     metavar="EXECUTOR",
-    help="Of a grid: run cells beside each other, each with a private server: processes:N here, or "
-    "tcp://HOST:PORT of a dask scheduler.",
+    help="For a grid: run cells in parallel, each with a private server, on N processes of this machine "
+    "(processes:N) or through a dask scheduler (tcp://HOST:PORT).",
 )
 @click.option(
     "--dsn",
     metavar="CONNINFO",
-    help="Of a grid: a server that is yours to disturb, instead of a private one; conninfo or URI of a "
+    help="For a grid: a server that may be disturbed, instead of a private one; conninfo or URI of a "
     "superuser.",
 )
 @click.option(
@@ -231,7 +231,7 @@ def _server_of(dsn: str | None, restart_command: str | None, *, needless: bool) 
         if restart_command is not None or needless:
             raise UsageError(
                 "--restart-command, --dry-run and --yes go with --dsn",
-                cause="a private server is made otherwise, and no other is touched",
+                cause="without --dsn the server is a private one, and no other is touched",
                 hint="leave them out, or name a server: --dsn 'host=... dbname=...'",
             )
         return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--max-connections",
     type=click.IntRange(min=1),
     metavar="N",
-    help="For N connections.  [default: the setting]",
+    help="Compute the budget for N connections.  [default: the setting]",
 )
 @click.option(
     "--plan-nodes",
@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     metavar="N",
     help="Sorts and hashes that each connection is assumed to hold at once, at the high end.",
 )
-@click.option("--work-mem", type=Bytes(), metavar="SIZE", help="For this work_mem.  [default: the setting]")
+@click.option(
+    "--work-mem",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Compute the budget for this work_mem.  [default: the setting]",
+)
 @output_options
 @common_options
 @observing

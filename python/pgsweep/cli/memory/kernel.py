@@ -17,11 +17,12 @@ from pgsweep.cli.settings import Settings
 @common_options
 @observing
 def command(settings: Settings, target: Target, output: Output, /) -> None:
-    r"""Show the kernel's settings that matter to a database host, and what we would set.
+    r"""Show the kernel's settings that matter to a database host, and the recommended values.
 
-    Each has its present value, a recommendation, the reason, who says so, and how sure that is: writing back
-    of dirty pages, overcommit, swapping, transparent huge pages, NUMA, the postmaster's OOM score,
-    read-ahead. Nothing is set. Without a connection this host's settings are shown all the same.
+    For each setting: the present value, a recommendation, the reason, the source, and how certain the advice
+    is. The settings concern writing back of dirty pages, overcommit, swapping, transparent huge pages, NUMA,
+    the postmaster's OOM score, and read-ahead. Nothing is set. Without a connection this host's settings are
+    shown all the same.
 
     \b
     Examples:

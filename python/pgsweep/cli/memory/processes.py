@@ -21,15 +21,18 @@ _BRANCHES = {"budget": "memory.budget", "kernel": "memory.kernel"}
 
 @click.command(cls=Branching, branches=_BRANCHES, context_settings={"help_option_names": HELP_NAMES})
 @connection_options
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N processes that cost most.")
+@click.option(
+    "--top", type=click.IntRange(min=1), metavar="N", help="Only the N processes that cost the most."
+)
 @click.option(
     "--queries",
     is_flag=True,
-    help="With each session's statement, which may hold passwords; files are readable by their owner only.",
+    help="Show each session's statement, which may contain passwords; files are readable by their owner "
+    "only.",
 )
 @click.option("--watch", "watching", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
-    "--interval", type=Duration(), default="2s", show_default=True, help="From one sample to the next."
+    "--interval", type=Duration(), default="2s", show_default=True, help="Time from one sample to the next."
 )
 @output_options
 @common_options

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "--fail-if",
     multiple=True,
     metavar="CONDITION",
-    help="End with exit code 5 if it holds: 'resident<0.9'. Repeatable; one that holds is enough.",
+    help="End with exit code 5 if the condition holds: 'resident<0.9'. Repeatable; one of them is enough.",
 )
 @pool_source_option
 @output_options

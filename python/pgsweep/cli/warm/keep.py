@@ -49,9 +49,11 @@ if TYPE_CHECKING:
     "interval_seconds",
     type=Duration(),
     metavar="TIME",
-    help="From one round to the next.  [default: a quarter of the time in which the clock hand goes round]",
+    help="Time from one round to the next.  [default: a quarter of a clock pass]",
 )
-@click.option("--for", "seconds", type=Duration(), metavar="TIME", help="End after that.  [default: Ctrl-C]")
+@click.option(
+    "--for", "seconds", type=Duration(), metavar="TIME", help="End after this time.  [default: at Ctrl-C]"
+)
 @click.option(
     "--report",
     "report_seconds",
@@ -91,15 +93,16 @@ def command(
     r"""Keep chosen relations in shared_buffers while others flood it, until Ctrl-C.
 
     The pool is read at short intervals. Blocks that the clock hand would evict before the next round are
-    touched by pg_prewarm, and blocks that were evicted are read again, the hottest first. Nothing is kept any
-    longer when this process ends, however it ends. Two of these processes never keep the same relation.
+    touched by pg_prewarm, and blocks that were evicted are read again, the hottest first. The effect ends
+    with this process, however it ends. Two of these processes never keep the same relation.
 
     It has a cost: other relations lose the memory that is kept, each block read again evicts another, and the
     server counts each touch as a hit of that relation, which raises its hit ratio in pg_statio. The result
     shows how much of each there was.
 
-    Needs pg_prewarm and SELECT on the tables; to look at the pool the server's host (as its user or root), or
-    pg_buffercache and pg_monitor. Names are as SQL has them; a partitioned table means its partitions.
+    Needs pg_prewarm and SELECT on the tables; to read the pool, it needs the server's host (as its user or
+    root), or pg_buffercache and pg_monitor. Names are written as in SQL; a partitioned table means its
+    partitions.
 
     \b
     Examples:

@@ -88,8 +88,8 @@ def warm_options(function: F) -> F:
             type=click.Choice(["pool", "page-cache", "both"]),
             default="pool",
             show_default=True,
-            help="Which cache: shared_buffers, the operating system's, or both: the hottest into "
-            "shared_buffers, what is left over into the other.",
+            help="Which cache to fill: shared_buffers, the page cache, or both: the hottest into "
+            "shared_buffers, the rest into the page cache.",
         ),
         click.option(
             "--budget",
@@ -100,8 +100,8 @@ def warm_options(function: F) -> F:
         click.option(
             "--mode",
             type=click.Choice(["kernel", "read", "prefetch"]),
-            help="How to warm the page cache: kernel past the server, on its host; read or prefetch by "
-            "pg_prewarm.  [default: kernel where possible, else read]",
+            help="How to warm the page cache. kernel: pgsweep reads the files itself, on the server's host. "
+            "read, prefetch: pg_prewarm in that mode.  [default: kernel where possible, else read]",
         ),
         click.option(
             "--connections",

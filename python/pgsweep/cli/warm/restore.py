@@ -52,11 +52,15 @@ from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
     default=2,
     show_default=True,
     metavar="N",
-    help="Sessions that read at once; the disk is asked for blocks before they are read, so few suffice.",
+    help="Sessions that read at once; blocks are requested from the disk before they are read, so few "
+    "suffice.",
 )
 @click.option("--rate", type=Bytes(), metavar="SIZE", help="Read and touch no more than this each second.")
 @click.option(
-    "--max-latency", type=Duration(), metavar="TIME", help="Pause while reading one block takes longer."
+    "--max-latency",
+    type=Duration(),
+    metavar="TIME",
+    help="Pause while reading one block takes longer than this.",
 )
 @click.option(
     "--wait", type=Duration(), metavar="TIME", help="Wait this long for a server that is still starting."
@@ -105,10 +109,10 @@ def command(
     Loading the program and FILE takes a second in which a restarted server is cold. With --next-start that is
     done before the restart.
 
-    Never more than the pool holds: where it is smaller, the coldest stay out. What is resident already is
-    not read again, so the same command resumes a restore that was cut short. It takes SELECT on the
-    relations and the extension pg_prewarm in each database, no superuser and no preload library; at the end
-    it measures what is resident.
+    It never reads more than the pool holds: into a smaller pool the coldest blocks are not restored. What is
+    resident already is not read again, so the same command resumes a restore that was cut short. It needs
+    SELECT on the relations and the extension pg_prewarm in each database, but no superuser and no preload
+    library; at the end it measures what is resident.
 
     \b
     Examples:

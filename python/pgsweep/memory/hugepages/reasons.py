@@ -72,8 +72,8 @@ def reasons_for(result: HugePagesResult, around: Circumstances) -> list[str]:
     reasons += _limits(result, around)
     if result.huge_pages == "try" and result.status == "on":
         reasons.append(
-            "huge_pages is try: at its next start the server takes ordinary pages without a word if there "
-            "are too few; huge_pages = on makes that an error"
+            "huge_pages is try: at its next start the server silently uses ordinary pages if there are "
+            "too few huge pages; huge_pages = on makes that an error"
         )
     return reasons
 

@@ -119,9 +119,10 @@ def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_rati
         doubts.append(
             Doubt(
                 "refused" if far else "rough",
-                f"`{worst.name}` should have {format_count(worst.expected_misses)} misses a second by the "
-                f"usage counts, and the server counted {format_count(worst.counted_misses)}: its pages are "
-                "not visited as the method assumes (scans, bulk operations, or relations that come and go)",
+                f"by the usage counts `{worst.name}` should have {format_count(worst.expected_misses)} "
+                f"misses a second, but the server counted {format_count(worst.counted_misses)}: its "
+                "pages are not visited as the method assumes (scans, bulk operations, or relations that "
+                "come and go)",
             )
         )
     apart = sum(abs(p.seen_resident - p.expected_resident) for p in parts) / max(pool, 1.0)
@@ -130,8 +131,8 @@ def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_rati
         doubts.append(
             Doubt(
                 "refused" if apart > _RESIDENT_REFUSED else "rough",
-                f"`{worst.name}` should have {format_count(worst.expected_resident)} pages in the pool by "
-                f"the rates found for it, and {format_count(worst.seen_resident)} were seen",
+                f"by its rates `{worst.name}` should have {format_count(worst.expected_resident)} "
+                f"pages in the pool, but {format_count(worst.seen_resident)} were seen",
             )
         )
     return doubts

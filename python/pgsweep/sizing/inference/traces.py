@@ -285,7 +285,7 @@ def _doubts(
     if wide:
         size, width = max(wide, key=lambda pair: pair[1])
         of = _percent(width)
-        text = f"at {_size(size)} the order in which sessions and vacuums come decides over ±{of}"
+        text = f"at {_size(size)} the order of sessions and vacuums changes the miss ratio by ±{of}"
         doubts.append(Doubt("rough", text))
     return [*doubts, *(Doubt("reliable", note) for note in _notes(replay, pools, sizes_blocks, found))]
 
@@ -404,7 +404,7 @@ def _notes(
     ]
     if beyond:
         notes.append(
-            f"from {_size(min(beyond))} on, a page outstays the {length} of the trace: "
+            f"from {_size(min(beyond))} on, a page stays for longer than the {length} of the trace: "
             "those sizes rest on estimated rates, not on replay alone"
         )
     return notes
