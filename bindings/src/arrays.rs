@@ -1,7 +1,7 @@
-//! Arrays of Python's, copied before the GIL is released.
+//! Python's arrays, copied before the GIL is released.
 //!
-//! Once it is, another thread of Python may write into an array, or resize it, while it is read here: a race that no type
-//! forbids, and numbers that change after they were checked. A copy takes 0.1 ns a byte and is ours alone.
+//! After that, another Python thread may write into an array, or resize it, while it is read here: a data race that the
+//! types do not prevent, and numbers may change after they were checked. A copy takes 0.1 ns a byte and is ours alone.
 
 use numpy::{Element, PyReadonlyArray1};
 use pyo3::PyResult;

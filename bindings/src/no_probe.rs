@@ -1,6 +1,6 @@
 //! What stands in the place of the probe where it is left out, on macOS for example.
 //!
-//! Modules import its names whether they will be called or not; so each of them is there, and refuses when it is called.
+//! Modules import its names even if they never call them. So each name exists, and raises an error when it is called.
 
 use pyo3::exceptions::{PyAttributeError, PyOSError};
 use pyo3::prelude::*;

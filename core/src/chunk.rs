@@ -1,8 +1,8 @@
 //! Reads of many pages at once, exact, without a branch on what a processor cannot predict.
 //!
 //! Whether a page is in a pool, and how far the clock hand goes for a buffer, follows no pattern: read by
-//! read, a processor guesses both wrong for about every page that is missing, and each time loses more than
-//! all the rest costs. So the reads of a chunk are passed through three times:
+//! read, a processor mispredicts both for nearly every missing page, and each misprediction costs more than
+//! all the rest. So the reads of a chunk are passed through three times:
 //!
 //! 1. The pages that are absent are listed, and the states of all are marked.
 //! 2. Each pool's hand finds as many buffers as it lacks pages, and the pages are put there.

@@ -15,7 +15,7 @@
 //!
 //! Lengths of lists and counts of activations are compared as the kernel knows them: a memory cgroup's statistics
 //! are gathered every 2 s (`mm/memcontrol.c`, `flush_memcg_stats_dwork`, `mem_cgroup_flush_stats_ratelimited`).
-//! How much of each list is scanned goes by its true length (`lruvec_lru_size`).
+//! How much of each list is scanned depends on its true length (`lruvec_lru_size`).
 //!
 //! What lies on the lists are folios: one page, or several that readahead brought in together and that are
 //! flagged, moved and evicted as one. They are known by their first page; a folio of 2^k pages begins at a

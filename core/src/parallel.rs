@@ -1,4 +1,4 @@
-//! Work shared by as many threads as there may be.
+//! Work shared by as many threads as the system allows.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! Rings: the few buffers that a large scan, a bulk write or VACUUM keeps to.
+//! Rings: the few buffers to which a large scan, a bulk write or VACUUM is confined.
 
 use crate::buffers::{BufferPool, Lane};
 

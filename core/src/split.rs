@@ -2,7 +2,7 @@
 //!
 //! `COPY ... CSV` decides what is within quotes by parity alone: every quote character toggles it, also one in the
 //! middle of an unquoted field (copyfromparse.c, `CopyReadLineText`). With an escape character other than the quote, a
-//! quote right after it does not toggle. In the text format a backslash takes the next byte's meaning away. So a piece
+//! quote right after it does not toggle. In the text format the byte after a backslash has no special meaning. So a piece
 //! cut here holds the records that one COPY of the whole would see.
 //!
 //! Bytes above 127 have no meaning here, which is right for every encoding whose further bytes are above 127.

@@ -1,7 +1,7 @@
 //! The bpf(2) system call: maps, programs, and attaching them to instructions of a running server.
 //!
 //! Everything made here is a file descriptor and nothing else: when the process ends, in any way, the kernel
-//! removes the probes. They are attached and removed in a process apart (`sibling`), lest a kill leaves breakpoints.
+//! removes the probes. They are attached and removed in a separate process (`sibling`), so that a kill leaves no breakpoint.
 
 use std::ffi::CString;
 use std::fs;

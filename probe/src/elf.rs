@@ -4,8 +4,8 @@
 //! extensions link against it) and from `.symtab` where there is one.
 //!
 //! The file is read and not mapped. A mapping ends this process with SIGBUS when somebody cuts the file short, and a
-//! private one shows the breakpoints of live probes (kernel/events/uprobes.c: `valid_vma`). Its owner may be anybody, so
-//! that each table is read up to a limit only, and each number in it is checked before it is used.
+//! private one shows the breakpoints of live probes (kernel/events/uprobes.c: `valid_vma`). The file may belong to anybody,
+//! so each table is read up to a limit only, and each number in it is checked before it is used.
 
 use std::fs::File;
 use std::hash::BuildHasher;

@@ -4,7 +4,7 @@
 //! right to trace the process (`PTRACE_MODE_ATTACH`, ptrace(2)), and binds the descriptor to the memory that the process has
 //! then (fs/proc/base.c: `__mem_open`). Reading there copies each page twice (`mem_rw`). `process_vm_readv(2)` copies once,
 //! but takes a process id, which may have become another process's meanwhile. So what is long is read by the id, and a byte
-//! through the descriptor afterwards: where its memory still has a user the id was that process's until then.
+//! through the descriptor afterwards: if this succeeds, the memory still has a user, so the id was not reused until then.
 
 use std::fs::File;
 use std::io;

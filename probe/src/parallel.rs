@@ -1,4 +1,4 @@
-//! Independent pieces of work shared by a few threads, as many as there may be.
+//! Independent pieces of work shared by a few threads, fewer where the system refuses some.
 
 use std::num::NonZero;
 use std::thread;

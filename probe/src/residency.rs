@@ -5,7 +5,7 @@
 //! page of the file, starts read-ahead, or counts as an access to the cache.
 //!
 //! Both can be wrong without saying so, and here they must not be:
-//! - `mincore` calls every page of a file resident to whoever neither owns the file nor may write it
+//! - `mincore` reports every page of a file as resident to a caller who neither owns the file nor may write to it
 //!   (`can_do_mincore`, mm/mincore.c). Opening with `O_NOATIME` is allowed to owners and CAP_FOWNER by the very same test
 //!   (`inode_owner_or_capable`, fs/namei.c), so that opening shows it. Where the answer would be made up, the file gets
 //!   EPERM; newer kernels' `cachestat` says EPERM by itself (`can_do_cachestat`, mm/filemap.c).

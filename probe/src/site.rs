@@ -5,7 +5,7 @@
 //! `call rel32`, `jmp` and the conditional jumps are emulated inside the breakpoint's trap; anything else is copied aside
 //! and single-stepped, which costs a second trap. A function's first instruction is often a stepped one
 //! (`sub $8,%rsp`), while an emulated one follows a few bytes later, still before any branch, with the argument in some
-//! register. This file walks there.
+//! register. This module finds that instruction.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,

@@ -1,4 +1,4 @@
-"""What can be done with a server from here, and how to enable what cannot.
+"""What can be done with a server from here, and how to enable the rest.
 
 Every ability is tried in the same way as the commands use it, but nothing is changed on the server or on the
 host (see host/abilities.py). All checks together take a fraction of a second. A check that fails says why,
@@ -64,7 +64,7 @@ _BY_TIMES: Final = ("footprint", "predict", "advise", "verify", "serve")
 
 
 def examine(conninfo: str) -> DoctorResult:
-    """Return what can be done with a server, and how to enable what cannot.
+    """Return what can be done with a server, and how to enable the rest.
 
     Args:
         conninfo: as libpq understands it.

@@ -216,7 +216,7 @@ class WorkerPool:
         client, self._client = self._client, None
         if client is None:
             return
-        # A connection that is lost is said by us, in one sentence; dask writes a traceback of it.
+        # We report a lost connection in one sentence; dask would write a traceback.
         log = logging.getLogger("distributed.client")
         level = log.level
         log.setLevel(logging.CRITICAL)

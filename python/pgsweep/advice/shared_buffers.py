@@ -1,4 +1,4 @@
-"""The size of shared_buffers, or to leave it as it is.
+"""Advice on shared_buffers: another size, or to leave it as it is.
 
 A change needs a restart, which empties the pool, so it must be certain to pay. Where the throughput is
 predicted, it is decided by that: it rises by 2% or more, with a 90% interval above 0. Elsewhere the time

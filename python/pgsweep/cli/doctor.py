@@ -1,4 +1,4 @@
-"""`pgsweep doctor`: what can be done with a server from here, and how to enable what cannot."""
+"""`pgsweep doctor`: what can be done with a server from here, and how to enable the rest."""
 
 from __future__ import annotations
 

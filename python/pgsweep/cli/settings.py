@@ -1,4 +1,4 @@
-"""What holds for the whole run of a command, whatever the command: how to speak, and what to keep."""
+"""Settings of one run of a command, the same for all commands: how to report, and what to keep."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def latencies_of(host: Mapping[str, str]) -> tuple[list[DiskLatency], str]:
     depths = [one.depth for one in known]
     if len(known) < len(found) or depths != sorted(set(depths)):
         return [], "the values in the evidence are impossible"
-    # Of one depth alone nothing follows.
+    # Nothing follows from a single depth.
     return (known, "") if len(known) > 1 else ([], why or "it has one depth only")
 
 

@@ -210,7 +210,7 @@ class PeekView:
         Raises:
             PoolGone: the server went away.
         """
-        # After a crash the postmaster lives on and makes its memory anew, but our session is gone.
+        # After a crash the postmaster survives and recreates the shared memory, but our session is gone.
         if not session_lives(self._connection):
             raise PoolGone
         try:

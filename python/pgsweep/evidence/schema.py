@@ -156,8 +156,8 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
         source: `sql`, `peek`, `trace` or `import`.
         started_at: wall clock at the beginning, ISO 8601 with zone; all other times count from here.
         seconds: length of the observation.
-        accesses_per_second: of pages of the database, extensions left out, as a trace saw them without losing
-            one; 0 where that is not known.
+        accesses_per_second: page accesses of the database, extensions left out, from a trace that lost none;
+            0 where that is not known.
         complete: the recorder closed the evidence itself; otherwise it was cut.
         ended_by: why the observation ended: `enough`, `time`, `limit`, `interrupt`, `server`, `disk`, ...
         server_version_num: as the server reports it (180006); 0 where no server was seen.

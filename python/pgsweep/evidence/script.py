@@ -1,4 +1,4 @@
-"""The script for psql by which a server is observed where pgsweep is not installed."""
+"""The script for psql that observes a server from a host without pgsweep."""
 
 from __future__ import annotations
 

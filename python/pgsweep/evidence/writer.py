@@ -311,7 +311,7 @@ class EvidenceWriter:
         try:
             target.parent.mkdir(exist_ok=True)
             # The last flush makes all parts durable: one flush each would load the disk of the server that is
-            # watched, and a part that a crash of the host takes is missed by the reader, who says so.
+            # watched. If a crash of the host loses a part, the reader finds that it is missing, and says so.
             write_whole(target, data, durable=False)
         except OSError as error:
             self.failed = self._trouble(error)

@@ -53,7 +53,7 @@ def run_one(work: Work, job: str, repetition: int, seed: int, progress: Progress
     except NothingRuns:
         raise
     except PgsweepError as error:
-        # Ctrl-C reaches pgbench as well: then the run did not fail, and is not to be noted as if it had.
+        # Ctrl-C reaches pgbench as well: the run has not failed then, and must not be recorded as failed.
         time.sleep(_CTRL_C_SECONDS)
         failure = error.message if error.cause is None else f"{error.message}: {error.cause}"
         failure = _LOG_PREFIX.sub("", failure)

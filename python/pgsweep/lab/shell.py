@@ -1,4 +1,4 @@
-"""The restart command: run by the shell as the user wrote it, with an end in any case."""
+"""The restart command: run by the shell as the user wrote it, with a time limit."""
 
 from __future__ import annotations
 

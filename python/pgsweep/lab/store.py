@@ -103,7 +103,7 @@ def opened_samples(path: Path, header: Header) -> Iterator[Samples]:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UsageError(f"`{path}` is not a plain file", hint="name another: --samples FILE")
-    # Without a buffer: what a full disk has refused would be written again, and refused, when it is closed.
+    # Unbuffered: otherwise what a full disk has refused would be written, and refused, again at the close.
     with os.fdopen(descriptor, "r+b", 0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

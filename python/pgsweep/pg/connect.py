@@ -433,7 +433,7 @@ def session_lives(connection: Connection) -> bool:
 def require_session(connection: Connection) -> None:
     """Check that a session is still there, without a statement.
 
-    After a crash the postmaster lives on and makes its memory anew, but the session is gone.
+    After a crash the postmaster survives and recreates the shared memory, but the session is gone.
 
     Raises:
         ConnectionFailed: it is not.

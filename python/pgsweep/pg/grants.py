@@ -1,4 +1,4 @@
-"""What gives a role the rights that it lacks, as something to paste."""
+"""The statements that grant a role the privileges that it lacks, to be pasted."""
 
 from __future__ import annotations
 

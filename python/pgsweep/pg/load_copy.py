@@ -354,7 +354,7 @@ def _ignoring(
                 number = re.search(r"\d+", notice)
                 at = record_of_line(records, int(number[0])) if number else None
                 if at is not None:
-                    # The line is one of the piece; the file's own stands beside the reason.
+                    # This line number counts within the piece; that of the file is shown beside the reason.
                     found.append((at, re.sub(r" at line \d+", "", notice)))
             missing = len(records) - rows
             named = dict(found[:missing])

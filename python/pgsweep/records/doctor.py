@@ -67,7 +67,7 @@ class DoctorHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be done with a server from here, and how to enable what cannot; it contains no password."""
+    """What can be done with a server from here, and how to enable the rest; it contains no password."""
 
     schema: str = "pgsweep.doctor/1"
     target: str

@@ -170,7 +170,7 @@ class Collector:
         """Record the gap in the history: since when there are no samples, and why."""
         begin, self._away_since = self._away_since, None
         failure = self._board.summary(self._config.key).failure
-        # The time before the first sample is no gap: the history does not claim to have it.
+        # The time before the first sample is not a gap, because the history does not cover it.
         if begin is not None and failure is not None:
             self._history.add(Gap(self._config.name, begin, now, failure.message))
 

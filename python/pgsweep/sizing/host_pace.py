@@ -114,7 +114,7 @@ def _if_work_took(loop: Loop, times: float, reads: float = 1.0) -> float:
             processors=one.processors,
         )
         return then / one.transactions_per_second
-    # The processors alone do not explain what was measured: they are what limits it.
+    # The processors alone do not allow what was measured, so they are the limit.
     return 1 / times
 
 

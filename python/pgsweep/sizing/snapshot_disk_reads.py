@@ -313,7 +313,7 @@ class _OfSnapshots(Simulation):
         middle = caches.of_closed_form(centre, blocks, capacity)[0]
         spread = [caches.of_closed_form(one, blocks, capacity)[0] - middle for one in drawn]
         deviation = _Z90 * float(np.sqrt(np.mean(np.square(spread))))
-        # What a pool as large as both would miss is known the worse, the larger it is.
+        # The larger a pool of the size of both caches is, the less is known about what it would miss.
         doublings = max(0.0, float(np.log2((size_bytes + capacity) / max(self._today_bytes, 1))))
         rare = fitted.short * doublings * float(np.sqrt(max(doublings, 1.0)))
         rare = min(rare / max(self._miss_ratios.get(size_bytes, 1.0), 1e-9), 1.0)

@@ -172,7 +172,7 @@ def _relations_section(result: FootprintResult) -> Section:
             ("page_cache_in_bytes", "into page cache"),
             ("page_cache_out_bytes", "out of it"),
         ]
-        # What left is worth a column only where something did.
+        # Columns of blocks that left are shown only if some did.
         kept = [
             (name, text)
             for name, text in fields[: 4 if sees else 2]

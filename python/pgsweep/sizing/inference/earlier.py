@@ -1,8 +1,8 @@
 """An assumed past of a workload before its trace: the trace itself, with other pages of the same kinds.
 
-A page cache remembers minutes to hours, a trace lasts seconds. So the trace is gone over several times
-before it begins, each time with other pages: what sessions visited is drawn anew among all pages of the same
-relation, by rates that the numbers of visits make likely; scans, vacuums and drops stay as they are; and
+A page cache remembers minutes to hours, a trace lasts seconds. So the trace is repeated several times
+before its beginning, each time with other pages: what sessions visited is drawn anew among all pages of the
+same relation, by rates that the numbers of visits make likely; scans, vacuums and drops stay as they are; and
 where relations grow, their new pages lie further back.
 """
 

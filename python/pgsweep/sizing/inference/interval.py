@@ -78,7 +78,7 @@ def corrected(point: Floats, halves: list[Floats], relative_size: Floats) -> Flo
     found = point.copy()
     least = float(np.interp(1.0, relative_size[order], point[order]))
     for at in order[relative_size[order] > 1].tolist():
-        # It makes no larger pool miss more than a smaller one where the curve itself does not.
+        # The correction must not make a larger pool miss more than a smaller one unless the curve does.
         found[at] = min(max(float(point[at] + missing[at]), 0.0), max(least, float(point[at])))
         least = found[at]
     return found

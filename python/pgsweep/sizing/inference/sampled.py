@@ -154,7 +154,7 @@ def _samples(
     begin = int(random.integers(0, 2**_MOST_HALVINGS))
     place = np.empty(objects, dtype=np.uint32)
     place[order] = np.arange(objects, dtype=np.uint32)
-    # How often each page outlasts that the pages are halved.
+    # How many halvings of the sample each page survives.
     level = np.zeros(objects, dtype=np.uint8)
     for halvings in range(1, max(wanted) + 1):
         level[order[begin % 2**halvings :: 2**halvings]] = halvings

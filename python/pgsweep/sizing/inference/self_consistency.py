@@ -101,13 +101,13 @@ def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_rati
     """
     doubts = []
     total = max(sum(part.counted_misses for part in parts), 1e-9)
-    # What few misses differ from is chance.
+    # With few misses a difference may be chance: three standard errors are taken off.
     off = [
         max(abs(p.counted_misses - p.expected_misses) - 3 * np.sqrt(max(p.counted_misses, 0) / seconds), 0.0)
         for p in parts
     ]
     share = sum(off) / total
-    # What a growing relation is expected to miss too much is known and says nothing of the others.
+    # That too many misses are expected of a growing relation is known, and says nothing about the others.
     matters = [
         0.0 if p.grows and p.expected_misses > p.counted_misses else misses
         for p, misses in zip(parts, off, strict=True)

@@ -290,7 +290,7 @@ def estimate(
         Part(
             name=group.name,
             counted_misses=(flows[g].misses - flows[g].extensions) / sampling_rate,
-            # What others miss is counted by nobody here.
+            # Misses of groups without relations (other databases, for example) are not counted here.
             expected_misses=max(expected[g] / sampling_rate - new_blocks(group), 0.0)
             if group.relations
             else 0.0,

@@ -1,4 +1,4 @@
-"""How far a replayed miss ratio may be off because another stretch of the same workload is another stretch.
+"""How far a replayed miss ratio may be off because another stretch of the same workload differs.
 
 Most of a trace is many small things; how much they vary shows from window to window. But a scan, a vacuum or
 a bulk load makes thousands of accesses at once, and a trace holds a few of them. Drawing windows again would

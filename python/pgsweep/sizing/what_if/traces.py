@@ -65,7 +65,7 @@ class ChangedTrace:
         self._random = random
         self._relations: Rows = dict(evidence.table("relations"))
         self._accesses: Rows = dict(evidence.table("accesses"))
-        # The server's own misses are of another load than this one.
+        # The misses in the evidence are those of the load that was recorded, not of this one.
         kind = self._accesses["kind"]
         self._accesses["kind"] = np.where(kind == MISS, HIT, kind).astype(kind.dtype)
         self._drops: Rows = dict(evidence.table("drops"))

@@ -250,7 +250,7 @@ def _passes(
         singles = portion[portion < order.singly]
         if part != "touches":
             yield singles[order.wanted[singles]], False, False
-            # One more than the rest, so that the clock hand, where it comes round, takes of the rest first.
+            # One touch more than the rest get, so that the clock hand evicts blocks of the rest first.
             yield singles[lacking[singles] > 0], True, False
             lacking[singles] -= part == "all"
             rest = portion[portion >= order.singly]

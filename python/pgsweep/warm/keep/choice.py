@@ -75,8 +75,8 @@ class BlockHeat:
             usage_counts: of these.
             seconds: since the snapshot before.
         """
-        # What the hand took off it may have taken off ours: so use by others is estimated too low, never too
-        # high.
+        # What the hand has subtracted may have been counts of our own touches. So use by others is estimated
+        # too low, never too high.
         self._ours[blocks] = np.minimum(self._ours[blocks], usage_counts)
         theirs = np.zeros(len(self.heat), dtype=np.float32)
         theirs[blocks] = usage_counts - self._ours[blocks]

@@ -121,7 +121,7 @@ class Rounds:
         while True:
             begin = time.monotonic()
             self.look(begin)  # what the last touches brought counts too
-            # Even where connecting took all the time: that nothing could be kept is not to be missed.
+            # Checked even if connecting took all the time: that nothing could be kept must be reported.
             if not any(relation.active for relation in self._relations):
                 return "gone"
             if stop.is_set() or begin >= until:

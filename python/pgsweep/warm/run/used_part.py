@@ -1,4 +1,4 @@
-"""Which relations statistics show to be in use in a small part only.
+"""Which relations are in use only in a small part, according to the statistics.
 
 A block that is brought into memory spares one read if it is used, and none otherwise. Statistics count by
 relation, so they do not show which blocks of an index are used; but they show how many at most: each block of
