@@ -81,7 +81,7 @@ def command(
     looked at reads from disk and throughput. Wait until the caches are warm again.
 
     \b
-      as predicted      all measured values lie in their 90% intervals
+      as predicted      all measured values lie in intervals that hold all of them in 90 of 100 cases
       not as predicted  at least one does not, and the load is the same
       workload changed  the load has changed, so the prediction cannot be judged
       not known         there is nothing to compare, or the pool is not full yet
