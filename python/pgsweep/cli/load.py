@@ -203,10 +203,10 @@ def command(
     r"""Load files into a table: fast, and without losing an index, a constraint, a trigger or a row.
 
     The plan is shown first: what is on the table, what is dropped and made again, and why. A journal in the
-    database (schema pgsweep_load, followed by the OID of a role that is not a superuser) and a local file hold
-    every definition before anything is dropped. Each piece of a file is copied in one transaction with its
-    entry in the journal; so after a kill -9, a lost connection or a crash of the server, --resume continues
-    the load, and --rollback undoes it.
+    database (schema pgsweep_load, followed by the OID of a role that is not a superuser) and a local file
+    hold every definition before anything is dropped. Each piece of a file is copied in one transaction with
+    its entry in the journal; so after a kill -9, a lost connection or a crash of the server, --resume
+    continues the load, and --rollback undoes it.
 
     Files may be compressed (.gz, .zst, .xz); - is standard input. Where a file has a header, its fields are
     matched with columns by name. A record that the server refuses stops the load and undoes it, unless
