@@ -156,6 +156,51 @@ def test_values_of_json_and_parquet_keep_their_text(conninfo: str, tmp_path: Pat
     ]
 
 
+def test_values_within_arrays_and_structs_keep_their_text(conninfo: str, tmp_path: Path) -> None:
+    ask(conninfo, "ALTER TABLE t ADD digits numeric[], ADD docs jsonb[], ADD raws bytea[]")
+    path = tmp_path / "x.jsonl"
+    path.write_text(
+        '{"id": 1, "digits": [[0.12345678901234567890123, 12345678901234567890.123], [null, 1.50]], '
+        '"docs": [{"k": 0.12345678901234567890123, "s": "a\\"b"}, 1.50, null], '
+        '"tags": ["\u00e9\\\\", " [x] ", "{\\"", null]}\n'
+    )
+    assert load(conninfo, path, columns=["id", "digits", "docs", "tags"]).rows == 1
+    assert ask(conninfo, "SELECT digits::text, docs[1]::text, docs[2]::text, docs[3], tags FROM t") == [
+        (
+            "{{0.12345678901234567890123,12345678901234567890.123},{NULL,1.50}}",
+            '{"k": 0.12345678901234567890123, "s": "a\\"b"}',
+            "1.50",
+            None,
+            ["é\\", " [x] ", '{"', None],
+        )
+    ]
+    exact = Decimal("12345678901234567890.50")
+    table = pa.table(
+        {
+            "id": [1],
+            "raws": pa.array([[b"abc", b"\x00\\", None]], pa.list_(pa.binary())),
+            "digits": pa.array([[exact]], pa.list_(pa.decimal128(22, 2))),
+            "doc": pa.array(
+                [{"p": exact, "s": 'é"', "l": [1.5, None]}],
+                pa.struct({"p": pa.decimal128(22, 2), "s": pa.string(), "l": pa.list_(pa.float64())}),
+            ),
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert load(conninfo, tmp_path / "x.parquet").rows == 1
+    assert ask(conninfo, "SELECT raws, digits, doc::text FROM t") == [
+        ([b"abc", b"\x00\\", None], [exact], '{"l": [1.5, null], "p": 12345678901234567890.50, "s": "é\\""}')
+    ]
+    for value, kind, words in (
+        (b"abc", pa.binary(), "JSON has no binary values"),
+        (float("nan"), pa.float64(), "nan is not a number of JSON"),
+    ):
+        odd = pa.table({"id": [1], "doc": pa.array([{"v": value}], pa.struct({"v": kind}))})
+        pq.write_table(odd, tmp_path / "odd.parquet")
+        with pytest.raises(PgsweepError, match=f"column doc: {words}"):
+            load(conninfo, tmp_path / "odd.parquet")
+
+
 def test_several_files_and_patterns(conninfo: str, tmp_path: Path) -> None:
     for part in range(3):
         (tmp_path / f"part{part}.csv").write_text(

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from pgsweep.host.hugepages import shared_memory
+from pgsweep.host.postmaster import postmasters
 from pgsweep.host.procfile import PROC, parse_meminfo, read_host_memory
 from pgsweep.host.procmem import (
     count_pages,
@@ -24,6 +25,7 @@ from pgsweep.host.procmem import (
     read_family,
     read_memory,
     read_private,
+    read_status,
     shared_memory_resident,
 )
 from pgsweep.pg.cluster import Cluster
@@ -242,3 +244,37 @@ def test_both_ways_agree_on_a_server(server: Cluster) -> None:
     finally:
         for session in sessions:
             session.close()
+
+
+def test_a_process_whose_name_is_not_utf8_is_no_trouble() -> None:
+    """Any user may have one; a line feed alone ends a line, whatever else the name holds."""
+    code = (
+        "import ctypes, sys\n"
+        "ctypes.CDLL(None).prctl(15, b'\\xff\\xfe\\xe2\\x80\\xa8PPid:\\t7', 0, 0, 0)\n"
+        "print(flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        list(postmasters())
+        status = read_status(process.pid)
+        assert status is not None
+        assert status.parent == os.getpid()
+        process.communicate(b"")
+
+
+@needs_root
+def test_a_mount_point_whose_name_is_not_utf8_is_no_trouble(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path\nfrom pgsweep.host.cgroup import find_parent, limit_of\n"
+        "from pgsweep.host.page_cache_rules import _file_system\n"
+        "find_parent(); limit_of(1); _file_system(0, Path('/proc'))\nprint('read')"
+    )
+    mount = b'mkdir "$1" && mount -t tmpfs none "$1" && shift && exec "$@"'
+    words = [b"unshare", b"--mount", b"sh", b"-c", mount, b"sh", os.fsencode(tmp_path) + b"/m\xff x"]
+    done = subprocess.run(
+        [*words, sys.executable.encode(), b"-c", code.encode()], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr

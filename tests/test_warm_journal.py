@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +12,13 @@ import msgspec
 import psycopg
 import pytest
 
-from pgsweep.errors import UsageError
+from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import state_folder
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmResult
+from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.run.gather import Selection
-from pgsweep.warm.run.journal import Header, is_held, read_header, read_journal
+from pgsweep.warm.run.journal import Header, Journal, is_held, read_header, read_journal
 from pgsweep.warm.run.journal_place import find_journal, place_for
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run
@@ -192,6 +194,21 @@ def test_what_is_done_of_a_call_that_is_not_there_does_not_matter(tmp_path: Path
     path = written(tmp_path / "journal", {"done": 7, "read_blocks": 1}, {"undone": True})
     assert read_journal(path).done_blocks == 0
     assert read_journal(written(path, {"done": 7, "read_blocks": 1}), started_us=2).pool == []
+
+
+def test_a_journal_that_is_written_in_part_is_an_error(tmp_path: Path) -> None:
+    """The system takes a part of a write without an error where a limit or the disk's end lies within."""
+    calls = [Call(number, "db", []) for number in range(3000)]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(PgsweepError, match="cannot write the journal"):
+            Journal(tmp_path / "journal", HEADER, calls)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    Journal(tmp_path / "journal", HEADER, calls).close(remove=False)
+    assert len((tmp_path / "journal").read_bytes().splitlines()) == 3001
 
 
 @pytest.mark.parametrize("wrong", [{"blocks": 10**18}, {"oid": -1}, {"first_block": -1}, {"blocks": 0}])

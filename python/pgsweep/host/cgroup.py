@@ -13,12 +13,14 @@ Internal Process Constraint". Needs root or a delegated subtree.
 from __future__ import annotations
 
 import os
+import re
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from pgsweep.errors import MissingAbility
+from pgsweep.host.procfile import lines_of, read_kernel_text
 
 _NAME_PREFIX = "pgsweep-"
 
@@ -142,18 +144,24 @@ class MemoryCgroup(NamedTuple):
 def _mounts(proc: Path) -> list[tuple[str, str, str, set[str]]]:
     """Return `(mount point, mounted group, file system type, super options)` of every cgroup mount."""
     found = []
-    for line in (proc / "self/mountinfo").read_text().splitlines():
+    for line in lines_of(read_kernel_text(proc / "self/mountinfo")):
         left, _, right = line.partition(" - ")
         kind, _, options = [*right.split(" "), "", ""][:3]
         if kind in {"cgroup", "cgroup2"}:
-            found.append((left.split(" ")[4], left.split(" ")[3], kind, set(options.split(","))))
+            point, group = (_unescaped(left.split(" ")[at]) for at in (4, 3))
+            found.append((point, group, kind, set(options.split(","))))
     return found
+
+
+def _unescaped(path: str) -> str:
+    r"""Return a path of mountinfo: blank, tab, newline and backslash stand there as `\\040` (seq_path)."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
 
 
 def _paths(proc: Path, process: str = "self") -> dict[str, str]:
     """Return a process's path by controller (`memory`), and by the empty name for version 2."""
     paths: dict[str, str] = {}
-    for line in (proc / process / "cgroup").read_text().splitlines():
+    for line in lines_of(read_kernel_text(proc / process / "cgroup")):
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             paths[controller] = path

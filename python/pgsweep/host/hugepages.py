@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pgsweep.host.procfile import lines_of, read_kernel_text
+
 _POOLS = "kernel/mm/hugepages"
 _TRANSPARENT = "kernel/mm/transparent_hugepage"
 
@@ -178,7 +180,7 @@ def shared_memory(pid: int, proc: Path = Path("/proc")) -> SharedMemory | None:
         proc: the proc file system to read.
     """
     try:
-        lines = (proc / str(pid) / "maps").read_text().splitlines()
+        lines = lines_of(read_kernel_text(proc / str(pid) / "maps"))
     except OSError:
         return None
     found = []

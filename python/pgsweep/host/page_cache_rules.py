@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from pgsweep.host.kernel import SYS, device_of
-from pgsweep.host.procfile import PROC
+from pgsweep.host.procfile import PROC, lines_of, read_kernel_text
 
 _LARGE_FOLIOS_FROM: Final = {"xfs": (5, 18), "ext4": (6, 16)}
 _LARGEST_ORDER: Final = 9
@@ -114,7 +114,7 @@ def _file_system(number: int, proc: Path) -> str:
     """Return the type of the file system with this device number; empty where it is not mounted here."""
     wanted = f"{os.major(number)}:{os.minor(number)}"
     with suppress(OSError):
-        for line in (proc / "self/mountinfo").read_text().splitlines():
+        for line in lines_of(read_kernel_text(proc / "self/mountinfo")):
             left, _, right = line.partition(" - ")
             if left.split(" ")[2] == wanted:
                 return right.split(" ")[0]

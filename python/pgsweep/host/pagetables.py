@@ -23,7 +23,7 @@ import numpy as np
 
 from pgsweep.host.hugepages import SharedMemory
 from pgsweep.host.pages import ENTRY_BYTES, PAGE_BYTES, table_spans
-from pgsweep.host.procfile import PROC, field_bytes, parse_fields
+from pgsweep.host.procfile import PROC, field_bytes, parse_fields, read_kernel_text
 from pgsweep.host.procmem import ProcessStatus, own_page_tables
 
 PIECE_BYTES = PAGE_BYTES
@@ -137,7 +137,7 @@ def own_tables(pid: int, page_tables_bytes: int, touched_bytes: int, proc: Path 
     """
     bound = page_tables_bytes - touched_bytes // PAGE_BYTES * ENTRY_BYTES
     with suppress(OSError):
-        maps = (proc / str(pid) / "maps").read_text()
+        maps = read_kernel_text(proc / str(pid) / "maps")
         bound = min(bound, own_page_tables(maps)) if maps else bound
     return max(0, bound)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pgsweep._native import postmaster_start_time
 from pgsweep.errors import MissingAbility
+from pgsweep.host.procfile import parse_fields, read_kernel_text
 from pgsweep.host.yama import why_not_the_same_user
 from pgsweep.regular import open_of, read_bounded
 
@@ -208,10 +209,9 @@ def user_name(uid: int) -> str:
 def _status(pid: int, proc: Path = _PROC) -> dict[str, str]:
     """Return the lines of /proc/PID/status; nothing if there is no such process."""
     try:
-        lines = (proc / str(pid) / "status").read_text().splitlines()
+        return parse_fields(read_kernel_text(proc / str(pid) / "status"))
     except OSError:
         return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _parent(pid: int) -> int | None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from pgsweep.host.procfile import read_kernel_text
+
 
 def processes_in(folder: Path) -> list[int]:
     """Return the ids of the processes whose working directory is the folder.
@@ -38,7 +40,7 @@ def runs_as(pid: int, uid: int) -> bool:
 def is_running(pid: int) -> bool:
     """Return whether a process exists and is not a zombie."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = read_kernel_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return False
     return state not in {"Z", "X"}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pgsweep.host.cgroup import processors_allowed
-from pgsweep.host.procfile import PROC
+from pgsweep.host.procfile import PROC, read_kernel_text
 from pgsweep.host.procmem import read_family
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -46,7 +46,7 @@ def server_seconds(postmaster_pid: int, proc: Path = PROC) -> float | None:
     try:
         for process in read_family(postmaster_pid, proc):
             with suppress(FileNotFoundError, ProcessLookupError):
-                words = (proc / str(process.pid) / "stat").read_text().rpartition(")")[2].split()
+                words = read_kernel_text(proc / str(process.pid) / "stat").rpartition(")")[2].split()
                 # Fields 14 and 15 of proc_pid_stat(5), and 16 and 17 of the postmaster's children that ended.
                 own = words[11:15] if process.pid == postmaster_pid else words[11:13]
                 total += sum(map(int, own))

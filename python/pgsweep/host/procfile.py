@@ -14,7 +14,7 @@ PROC = Path("/proc")
 
 def parse_fields(text: str) -> dict[str, str]:
     """Return the values of `name: value` lines, as text."""
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines_of(text))}
 
 
 def field_bytes(fields: dict[str, str], name: str) -> int | None:
@@ -55,6 +55,19 @@ class HostMemory:
     swap_free: int
     commit_limit: int | None
     committed: int | None
+
+
+def read_kernel_text(path: Path) -> str:
+    """Return a file of /proc; names in it that are not UTF-8 are kept (surrogateescape).
+
+    Names of processes, mount points and mapped files are bytes to the kernel, and any user may choose some.
+    """
+    return path.read_text(errors="surrogateescape")
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of such a file: a line feed alone ends one, not what else `str.splitlines` knows."""
+    return [line for line in text.split("\n") if line]
 
 
 def parse_meminfo(text: str) -> HostMemory:

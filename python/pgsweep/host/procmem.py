@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from pgsweep.host.pages import PAGE_BYTES, table_spans
-from pgsweep.host.procfile import PROC, field_bytes, parse_fields
+from pgsweep.host.procfile import PROC, field_bytes, lines_of, parse_fields, read_kernel_text
 
 ROLLUP_BUDGET_BYTES = 1 << 30
 """The touched shared memory that is walked page by page in one reading; the rest is read from pagemap. The
@@ -151,7 +151,7 @@ def parse_smaps(text: str) -> PrivateMemory:
         elif not private:
             shmem += fields.get("Pss", 0)
 
-    for line in text.splitlines():
+    for line in lines_of(text):
         name, _, value = line.partition(":")
         words = value.split()
         if " " not in name and len(words) == 2 and words[1] == "kB":
@@ -173,7 +173,7 @@ def private_ranges(maps: str) -> list[tuple[int, int]]:
         maps: as /proc/PID/maps.
     """
     found: list[tuple[int, int]] = []
-    for line in maps.splitlines():
+    for line in lines_of(maps):
         # "start-end perms offset device inode path"
         addresses, permissions, *rest = line.split(maxsplit=5)
         if not permissions.endswith("p") or rest[3:] in (["[vvar]"], ["[vsyscall]"], ["[vvar_vclock]"]):
@@ -198,7 +198,7 @@ def own_page_tables(maps: str) -> int:
         maps: as /proc/PID/maps.
     """
     tables: set[tuple[int, int]] = set()
-    for line in maps.splitlines():
+    for line in lines_of(maps):
         addresses, permissions, *rest = line.split(maxsplit=5)
         start, end = (int(text, 16) for text in addresses.split("-"))
         reserved = permissions.startswith("---") or rest[3:] == ["[vsyscall]"]
@@ -230,7 +230,7 @@ def read_status(pid: int, proc: Path = PROC) -> ProcessStatus | None:
     folder = proc / str(pid)
     try:
         title = (folder / "cmdline").read_bytes().rstrip(b"\0 ").split(b"\0", 1)[0]
-        return parse_status((folder / "status").read_text(), title.decode(errors="replace"))
+        return parse_status(read_kernel_text(folder / "status"), title.decode(errors="replace"))
     except (OSError, KeyError, ValueError):
         return None
 
@@ -324,17 +324,17 @@ def read_private(
 
 
 def _by_rollup(folder: Path) -> PrivateMemory | None:
-    return parse_smaps_rollup((folder / "smaps_rollup").read_text())
+    return parse_smaps_rollup(read_kernel_text(folder / "smaps_rollup"))
 
 
 def _by_smaps(folder: Path) -> PrivateMemory | None:
-    text = (folder / "smaps").read_text()
+    text = read_kernel_text(folder / "smaps")
     # A process that is just ending has no mappings any more.
     return parse_smaps(text) if text else None
 
 
 def _by_pagemap(folder: Path, sharers: int) -> PrivateMemory | None:
-    maps = (folder / "maps").read_text()
+    maps = read_kernel_text(folder / "maps")
     if not maps:
         return None
     descriptor = os.open(folder / "pagemap", os.O_RDONLY)
@@ -375,7 +375,7 @@ def shared_memory_resident(postmaster_pid: int, proc: Path = PROC) -> int | None
     folder = proc / str(postmaster_pid)
     seen: dict[tuple[int, int], int] = {}
     try:
-        for line in (folder / "maps").read_text().splitlines():
+        for line in lines_of(read_kernel_text(folder / "maps")):
             addresses, permissions, _, _, _, *path = line.split(maxsplit=5)
             if permissions.endswith("s") and path and path[0].startswith(_SEGMENTS):
                 status = os.stat(folder / "map_files" / addresses)  # noqa: PTH116 (a link that leads nowhere)

@@ -6,7 +6,9 @@ text of a number or of a string that looks like a time.
 
 from __future__ import annotations
 
+import decimal
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -98,7 +100,7 @@ def _field(raw: msgspec.Raw | None, is_array: bool, is_document: bool) -> bytes:
     if value[:1] == b'"':
         return _quoted(msgspec.json.decode(value, type=str).encode("utf-8", "surrogatepass"))
     if is_array and value[:1] == b"[":
-        return _quoted(array_text(msgspec.json.decode(value)).encode())
+        return _quoted(_array_of_json(value))
     return _quoted(value)
 
 
@@ -106,8 +108,24 @@ def _quoted(value: bytes) -> bytes:
     return b'"' + value.replace(b'"', b'""') + b'"'
 
 
+def _array_of_json(value: bytes) -> bytes:
+    """Return a JSON array as PostgreSQL writes an array; numbers and objects in it keep their text."""
+    if value[:1] == b"[":
+        parts = msgspec.json.decode(value, type=list[msgspec.Raw])
+        return b"{" + b",".join(_array_of_json(bytes(part).strip()) for part in parts) + b"}"
+    if value == _NULL:
+        return b"NULL"
+    if value[:1] == b'"':
+        value = msgspec.json.decode(value, type=str).encode("utf-8", "surrogatepass")
+    return b'"' + value.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
 def array_text(value: Any) -> str:
-    """Return a list as PostgreSQL writes an array (array_in, arrayfuncs.c)."""
+    """Return a list as PostgreSQL writes an array (array_in, arrayfuncs.c).
+
+    Raises:
+        ValueError: an object in it has no JSON text.
+    """
     if value is None:
         return "NULL"
     if isinstance(value, list):
@@ -115,9 +133,31 @@ def array_text(value: Any) -> str:
     if isinstance(value, bool):
         return "t" if value else "f"
     if isinstance(value, dict):
-        value = json.dumps(value)
-    text = str(value)
+        value = _json_text(value)
+    text = "\\x" + value.hex() if isinstance(value, bytes) else str(value)
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _json_text(value: Any) -> str:
+    """Return a value of Parquet as JSON: numbers with all their digits, times as text.
+
+    Raises:
+        ValueError: JSON has no such value (bytes, NaN, infinity).
+    """
+    match value:
+        case None | bool():
+            return json.dumps(value)
+        case int() | float() | decimal.Decimal():
+            if not math.isfinite(value):
+                raise ValueError(f"{value} is not a number of JSON")
+            return str(value)
+        case bytes():
+            raise ValueError("JSON has no binary values")
+        case list() | tuple():
+            return "[" + ", ".join(map(_json_text, value)) + "]"
+        case dict():
+            return "{" + ", ".join(f"{json.dumps(str(k))}: {_json_text(v)}" for k, v in value.items()) + "}"
+    return json.dumps(str(value))
 
 
 def parquet_columns(entry: Input, columns: Sequence[Column]) -> list[str]:
@@ -152,7 +192,8 @@ def parquet_chunks(entry: Input, names: Sequence[str], columns: Sequence[Column]
             for number, batch in enumerate(batches):
                 ordered = batch.select(list(names))
                 arrays = [
-                    _as_text(ordered.column(at), kinds[name].category == "A") for at, name in enumerate(names)
+                    _column(entry, name, ordered.column(at), kinds[name].category == "A")
+                    for at, name in enumerate(names)
                 ]
                 sink = pa.BufferOutputStream()
                 plain = pa.RecordBatch.from_arrays(arrays, names=[str(at) for at in range(len(names))])
@@ -165,6 +206,23 @@ def parquet_chunks(entry: Input, names: Sequence[str], columns: Sequence[Column]
             raise InputError(f"{entry.name} cannot be read to its end: {error}") from error
 
 
+def _column(entry: Input, name: str, column: pa.Array, is_array: bool) -> pa.Array:
+    """Return a column as `_as_text` does.
+
+    Raises:
+        InputError: it holds a value that cannot be written.
+    """
+    try:
+        return _as_text(column, is_array)
+    except pa.ArrowException:
+        raise
+    except ValueError as error:
+        raise InputError(
+            f"{entry.name}, column {name}: {error}",
+            hint="load the columns of a struct by themselves, or name others: --columns NAME,...",
+        ) from error
+
+
 def _as_text(column: pa.Array, is_array: bool) -> pa.Array:
     """Return a column as pyarrow's CSV writer takes it, with the text that PostgreSQL reads."""
     kind = column.type
@@ -173,8 +231,7 @@ def _as_text(column: pa.Array, is_array: bool) -> pa.Array:
         kind = column.type
     if pa.types.is_nested(kind):
         values = [
-            None if v is None else array_text(v) if is_array else json.dumps(v, default=str)
-            for v in column.to_pylist()
+            None if v is None else array_text(v) if is_array else _json_text(v) for v in column.to_pylist()
         ]
         return pa.array(values, pa.string())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):

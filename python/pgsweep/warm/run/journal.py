@@ -141,7 +141,10 @@ class Journal:
         if not lines:
             return
         try:
-            self._file.write(b"".join(line + b"\n" for line in lines))
+            # A disk that is nearly full takes a part without an error, and refuses the rest.
+            rest = memoryview(b"".join(line + b"\n" for line in lines))
+            while rest:
+                rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise self._unwritable(error) from error
 
