@@ -89,6 +89,9 @@ def write(path: Path, accesses: np.ndarray[Any, np.dtype[np.uint32]], *, hand_se
                 moved = _native.replay(until, [BUFFERS], RULES)
                 hand = int(moved["passes"][0]) * BUFFERS + int(moved["hands"][0])
                 counters.append((float(number), "pool", "", "hand_frames", float(hand)))
+        numbers = np.arange(SNAPSHOTS)
+        times = {"snapshot": numbers, "begin_seconds": numbers * 1.0, "end_seconds": numbers * 1.0}
+        writer.append("snapshot_times", {**times, "used_frames": np.full(SNAPSHOTS, BUFFERS)})
         seconds = float(SNAPSHOTS - 1)
         for scope, key in (("database", "bench"), ("relation", "77")):
             counters.append((seconds, scope, key, "blks_read", misses))

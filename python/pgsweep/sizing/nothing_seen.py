@@ -41,9 +41,8 @@ def check_observed(evidence: Evidence) -> None:
             raise _damaged(evidence, evidence.damaged[table])
         if not meta.complete:
             raise _cut(evidence, f"no {table.replace('_', ' ')} had been written")
-        # Older evidence does not say how many parts it had. The trace of an idle server has no access, and
-        # predictions do without the times of snapshots.
-        if table != "snapshot_times" and (table != "accesses" or meta.accesses_per_second > 0):
+        # Older evidence does not say how many parts it had. The trace of an idle server has no access.
+        if table != "accesses" or meta.accesses_per_second > 0:
             raise _damaged(evidence, f"{table}: part-00000.parquet is missing")
 
 
