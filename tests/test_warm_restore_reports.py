@@ -22,11 +22,11 @@ from msgspec.structs import replace as replace_struct
 from pgsweep.errors import ConnectionFailed, PgsweepError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import NullListener
-from pgsweep.records.heat import WarmCheckResult
+from pgsweep.records.heat import WarmCheckResult, WarmRestoreResult
 from pgsweep.residency.access import Access, opened
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.ui.numbers import count, format_bytes
-from pgsweep.ui.results import read_result
+from pgsweep.ui.results import from_json, read_result, to_text
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm_check import check_text
 from pgsweep.ui.warm_restore import restore_text
@@ -37,7 +37,7 @@ from pgsweep.warm.heat.restore_plan import RestoreOptions
 from pgsweep.warm.heat.save import save
 from pgsweep.warm.outcome import WorkState
 from tests.fix_cli import launch, run
-from tests.fix_heated import altered, checked, restored, saved, touch, usage
+from tests.fix_heated import BLOCK, altered, checked, restored, saved, touch, usage
 from tests.fix_process import wait_until
 
 
@@ -237,6 +237,72 @@ def test_a_dry_run_shows_the_statements_and_reads_nothing(heated: tuple[Cluster,
             if not statement.startswith(("posix_fadvise(", "sendfile(")):
                 connection.execute(statement.encode())
     assert len(usage(conninfo, "hot")) == 100 + 100 + len(range(400, 800, 7)), "they are what it says"
+
+
+def test_a_dry_run_shows_what_each_database_can_run(
+    heated: tuple[Cluster, str, Path], tmp_path: Path
+) -> None:
+    cluster, conninfo, _ = heated
+    path = tmp_path / "x.heat"
+    elsewhere = ("DROP EXTENSION pg_prewarm", "CREATE SCHEMA ext", "CREATE EXTENSION pg_prewarm SCHEMA ext")
+    with altered(cluster, "elsewhere", *elsewhere) as other:
+        touch(conninfo, "hot", range(300))
+        with psycopg.connect(other) as connection:
+            connection.execute("SELECT count(*) FROM hot")
+        with psycopg.connect(cluster.conninfo("template1")) as connection:
+            connection.execute("SELECT count(*) FROM pg_attribute")
+        saved(conninfo, path)
+        empty_caches(cluster)
+        done = run("warm", "restore", str(path), conninfo, "--into", "pool", "--dry-run", "--json")
+        assert done.returncode == 0, done.stderr
+        dry = from_json(done.stdout.encode(), "stdout")
+        assert isinstance(dry, WarmRestoreResult)
+        text = to_text(dry, Terminal())
+        assert "-- database template1, " not in text
+        assert re.search(
+            r"^not read: template1: \d+ files: the extension pg_prewarm does not", text, re.MULTILINE
+        )
+        empty_caches(cluster)
+        by_database: dict[str, list[str]] = {"shop": [], "elsewhere": []}
+        for statement in dry.statements:
+            if not statement.startswith("posix_fadvise("):
+                by_database[statement.split(",")[0].removeprefix("-- database ")].append(statement)
+        for database, statements in by_database.items():
+            with psycopg.connect(cluster.conninfo(database), autocommit=True) as connection:
+                for statement in statements:
+                    connection.execute(statement.encode())
+        assert len(usage(conninfo, "hot")) == 300
+        [hot] = [row for row in dry.relations if (row.database, row.relation) == ("elsewhere", "hot")]
+        assert len(usage(other, "hot")) == hot.saved_bytes // BLOCK > 0
+        empty_caches(cluster)
+        real = restored(conninfo, path, into="pool")
+    unread = [
+        {row.relation for row in result.relations if row.error and row.database == "template1"}
+        for result in (dry, real)
+    ]
+    assert "pg_attribute" in unread[0] & unread[1]
+    assert {row.database for row in dry.relations if row.error} <= {"template1", "postgres"}
+    readable = [row for row in dry.relations if not row.error]
+    assert dry.to_pool_bytes == sum(row.target_bytes - row.resident_bytes for row in readable)
+
+
+def test_a_template_that_cannot_be_read_is_no_failure(
+    heated: tuple[Cluster, str, Path], tmp_path: Path
+) -> None:
+    cluster, conninfo, _ = heated
+    path = tmp_path / "x.heat"
+    empty_caches(cluster)
+    with psycopg.connect(cluster.conninfo("template1")) as connection:
+        connection.execute("SELECT count(*) FROM pg_attribute")
+    heat = saved(conninfo, path)
+    template = np.array([part.database == "template1" for part in heat.parts])[heat.part] & heat.pooled
+    heat = replace(heat, usage_count=np.where(template, 1, NOT_IN_POOL).astype(np.uint8))
+    empty_caches(cluster)
+    result = restore(conninfo, path, heat, RestoreOptions(into="pool"), stop=threading.Event())
+    assert result.to_pool_bytes > 0
+    text = restore_text(result, Terminal())
+    assert "not read: template1: " in text
+    assert "CREATE EXTENSION" not in text
 
 
 def test_fail_if_says_which_condition_failed(heated: tuple[Cluster, str, Path], tmp_path: Path) -> None:

@@ -48,12 +48,17 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Database(msgspec.Struct, frozen=True, kw_only=True):
-    """A database of the cluster, and whether this role may connect to it."""
+    """A database of the cluster, and whether this role may connect to it.
+
+    Attributes:
+        is_template: databases are made as copies of it, so they would inherit what is created in it.
+    """
 
     oid: int
     name: str
     allows_connections: bool
     may_connect: bool
+    is_template: bool
 
 
 class Relation(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,8 +212,14 @@ def read_connectable(connection: psycopg.Connection[Any]) -> list[Database]:
     """Return all databases of the cluster, templates too."""
     rows = connection.execute(load("connectable", connection.info.server_version)).fetchall()
     return [
-        Database(oid=oid, name=decode_name(name), allows_connections=allows, may_connect=may)
-        for oid, name, allows, may in rows
+        Database(
+            oid=oid,
+            name=decode_name(name),
+            allows_connections=allows,
+            may_connect=may,
+            is_template=template,
+        )
+        for oid, name, allows, may, template in rows
     ]
 
 

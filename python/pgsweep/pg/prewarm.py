@@ -61,15 +61,18 @@ class Prewarm:
     Args:
         connection: in autocommit mode, outside a transaction.
         mode: of pg_prewarm: buffer, read or prefetch.
+        schema: of pg_prewarm, quoted, where `require_prewarm` has returned it already. For statements that
+            are only written out it may be that of another database.
 
     Raises:
         MissingAbility: pg_prewarm is not there, or not for this role.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], mode: str) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], mode: str, schema: str | None = None) -> None:
         self._connection = connection
         self._mode = mode
-        version_num, schema = connection.info.server_version, require_prewarm(connection)
+        version_num = connection.info.server_version
+        schema = require_prewarm(connection) if schema is None else schema
         self._query = compose("prewarm", version_num, schema=schema).encode()
         self._fork_query = compose("prewarm_fork", version_num, schema=schema).encode()
 

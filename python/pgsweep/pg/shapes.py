@@ -96,7 +96,7 @@ _SHAPES: Final = {
     "complete_databases": "bytes",
     "complete_relations": "bytes",
     "complete_schemas": "bytes",
-    "connectable": "oid bytes bool bool?",
+    "connectable": "oid bytes bool bool? bool",
     "count_databases": "oidtext number?*",
     "count_io": "text number?*",
     "count_relations": "oidtext number?*",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from pgsweep.errors import PgsweepError
@@ -126,11 +126,17 @@ def troubles_of(failed: Iterable[Failed]) -> list[WarmTrouble]:
     ]
 
 
-def nothing_at_all(outcome: WorkOutcome) -> PgsweepError | None:
-    """Return the error to raise where no block could be read, though some were asked for."""
-    if outcome.read_blocks or not outcome.troubles or outcome.stopped:
+def nothing_at_all(outcome: WorkOutcome, apart: Collection[str] = ()) -> PgsweepError | None:
+    """Return the error to raise where no block could be read, though some were asked for.
+
+    Args:
+        outcome: of the work.
+        apart: databases where it is no failure if nothing can be read.
+    """
+    troubles = [trouble for trouble in outcome.troubles if trouble.database not in apart]
+    if outcome.read_blocks or not troubles or outcome.stopped:
         return None
-    first = outcome.troubles[0]
+    first = troubles[0]
     return PgsweepError(
         "nothing could be read",
         cause=f"{first.schema}.{first.relation}: {first.why}",

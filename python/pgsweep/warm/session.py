@@ -212,13 +212,16 @@ def _of_one_fork(stretches: Stretches) -> tuple[int, str, NDArray[np.int64], NDA
     return stretches[0].oid, stretches[0].fork, first, last
 
 
-def statement_text(connection: Connection, pieces: Sequence[BlockRange], mode: str) -> str:
+def statement_text(connection: Connection, pieces: Sequence[BlockRange], mode: str, schema: str) -> str:
     """Return the statements that read pieces, as they could be pasted into psql.
 
-    Raises:
-        MissingAbility: pg_prewarm is not there, or not for this role.
+    Args:
+        connection: to any database of the server.
+        pieces: of one database.
+        mode: of pg_prewarm.
+        schema: of pg_prewarm in that database, quoted.
     """
-    prewarm = Prewarm(connection, mode)
+    prewarm = Prewarm(connection, mode, schema)
     of_forks = [prewarm.fork_written_out(*_of_one_fork(fork)) for fork in many_of_each_fork(pieces)]
     return ";\n".join(of_forks or [prewarm.written_out(pieces)])
 

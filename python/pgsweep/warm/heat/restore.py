@@ -45,14 +45,15 @@ from pgsweep.warm.heat.restore_plan import (
     plan_restore,
     result_of,
     server_files,
-    statements_of,
     touches_left,
 )
 from pgsweep.warm.heat.restore_rounds import Remaining, another_round
+from pgsweep.warm.heat.restore_statements import statements_of, without_unreadable
 from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader, is_lasting
 from pgsweep.warm.session import Read, others_note
 from pgsweep.warm.work import Work
+from pgsweep.warm.written import Writer
 
 _STARTS = 3
 """The number of times a restore is begun, at most, if the server is restarted meanwhile."""
@@ -155,16 +156,23 @@ def dry_run(conninfo: str, path: Path, heat: SavedHeat, options: RestoreOptions)
 
     Raises:
         ConnectionFailed: the server cannot be reached.
-        MissingAbility: the pool cannot be looked at, or pg_prewarm not be used.
+        MissingAbility: the pool cannot be looked at, or pg_prewarm not be used in any database.
     """
     begun, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     wait_for_server(conninfo, 0.0 if options.next_start else options.wait_seconds, threading.Event())
     with opened(conninfo, options.source) as access:
         plan = plan_restore(access, heat, options)
+        files, writer = server_files(plan), Writer(access.connection, conninfo)
+        plan, troubles = without_unreadable(plan, writer, files)
         result = result_of(plan, path, at)
         with explained():
-            statements = list(statements_of(plan, server_files(plan)))
-    return msgspec.structs.replace(result, statements=statements, seconds=time.monotonic() - begun)
+            statements = list(statements_of(plan, writer, files))
+    return msgspec.structs.replace(
+        result,
+        relations=_with_errors(result.relations, troubles),
+        statements=statements,
+        seconds=time.monotonic() - begun,
+    )
 
 
 def wait_for_server(
@@ -332,7 +340,10 @@ def _carry_out(
     if sums.read_blocks + at_once and not stop.is_set():
         part: Part = "all" if plan.touches_at_once else "reads"
         outcome = worked(plan.calls(part, pages_read=pages_first), sums.read_blocks + at_once)
-        failure = nothing_at_all(outcome)
+        # No session works in a template, and all databases that are made of it later would have what is
+        # created in it.
+        templates = {database.name for database in plan.access.databases if database.is_template}
+        failure = nothing_at_all(outcome, templates)
         if failure is not None and plan.compared[0].resident < _MOSTLY_THERE:
             raise failure
         done.add(outcome)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,6 @@ from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import explained
-from pgsweep.plain import shown
 from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
 from pgsweep.residency.access import Access, PoolSource
 from pgsweep.residency.pool import PoolReader
@@ -38,7 +37,6 @@ from pgsweep.warm.heat.order import (
 )
 from pgsweep.warm.heat.restore_rounds import much_is_gone
 from pgsweep.warm.outcome import WorkOptions
-from pgsweep.warm.session import statement_text
 
 Into = Literal["pool", "page-cache", "both"]
 
@@ -96,6 +94,7 @@ class RestorePlan:
         pool: the buffers when the plan was made.
         pool_after_pages: after the page cache was read, where that came first: what queries have read
             meanwhile is not read again.
+        unreadable: databases of which nothing can be read through the server, where that was asked before.
     """
 
     access: Access
@@ -105,6 +104,7 @@ class RestorePlan:
     targets: list[Target]
     pool: Snapshot
     pool_after_pages: Snapshot | None = None
+    unreadable: frozenset[str] = frozenset()
 
     @cached_property
     def now(self) -> PoolNow:
@@ -118,9 +118,10 @@ class RestorePlan:
         pool, now = self.pool, self.now
         if self.pool_after_pages is not None:
             pool, now = self.pool_after_pages, PoolNow(self.pool_after_pages)
+        targets = [_out_of_pool(t) if t.database in self.unreadable else t for t in self.targets]
         return order_blocks(
-            self.targets,
-            [now.usage_of(target) for target in self.targets],
+            targets,
+            [now.usage_of(target) for target in targets],
             restore_blocks(
                 server.shared_buffers_blocks, None if budget is None else budget // server.block_size_bytes
             ),
@@ -163,6 +164,8 @@ class RestorePlan:
         if not self._pages_too:
             return []
         pieces = page_cache_pieces(self.targets, self._cached)
+        if not self.on_this_host:
+            pieces = (piece for piece in pieces if piece.database not in self.unreadable)
         return list(calls_of(_fitting(pieces, self.access), self._work(pool=False).call_blocks))
 
     @property
@@ -255,6 +258,11 @@ def touches_left(plan: RestorePlan, access: Access) -> tuple[Iterator[HeatCall],
     return restore_calls(order, CALL_BLOCKS, part="touches"), sums_of(order, heat=True).touches
 
 
+def _out_of_pool(target: Target) -> Target:
+    """Return a target with the same blocks, none of which is to come into the pool."""
+    return replace(target, usage_count=np.full_like(target.usage_count, NOT_IN_POOL))
+
+
 def _fitting(pieces: Iterator[BlockRange], access: Access) -> Iterator[BlockRange]:
     """Yield as many pieces as the host and the memory cgroups have room for, where the host is this one."""
     block_bytes = access.server.block_size_bytes
@@ -294,44 +302,6 @@ def result_of(plan: RestorePlan, path: Path, at: datetime.datetime) -> WarmResto
         relations=relations,
         missing=plan.state.missing,
     )
-
-
-def statements_of(plan: RestorePlan, files: FileReader | None) -> Iterator[str]:
-    """Yield every statement and system call, with the bytes that it reads.
-
-    Args:
-        plan: what is to be done.
-        files: the server's, where they are on this host.
-    """
-    pages_first = plan.pages_first
-    if pages_first:
-        yield from _page_statements(plan, files)
-    server, connection = plan.access.server, plan.access.connection
-    calls = plan.calls("all", pages_read=pages_first)
-    for call in calls if plan.sums.read_blocks + plan.sums.touches else ():
-        size = call.blocks * server.block_size_bytes
-        where = f"-- database {shown(call.database or server.database)}, {size} bytes"
-        if call.touches:
-            where += ", resident by then: raises usage counts"
-        elif files is not None:
-            if call.ahead:
-                yield files.asking(call.ahead)
-        elif len(call.ahead) > 1:
-            yield f"{where}\n{statement_text(connection, call.ahead, 'prefetch')}"
-        yield f"{where}\n{statement_text(connection, call.pieces, 'buffer')}"
-    if not pages_first:
-        yield from _page_statements(plan, files)
-
-
-def _page_statements(plan: RestorePlan, files: FileReader | None) -> Iterator[str]:
-    server, connection = plan.access.server, plan.access.connection
-    for read in plan.pages:
-        if files is not None:
-            yield files.reading(read.pieces)
-        else:
-            size = read.blocks * server.block_size_bytes
-            text = statement_text(connection, read.pieces, "read")
-            yield f"-- database {shown(read.database or server.database)}, {size} bytes\n{text}"
 
 
 def server_files(plan: RestorePlan) -> FileReader | None:

@@ -132,7 +132,9 @@ def gather(
                         require_prewarm(inside)
                     _gather_here(found, inside, Selection(), known, through_server=through_server)
             except PgsweepError as error:
-                why, enable = error.message, error.hint
+                why = error.message
+                # What is created in a template, all databases made of it later would have.
+                enable = None if database.is_template else error.hint
         if why:
             found.missing.append(Missing(what=f"database {database.name}", why=why, enable=enable))
     return found

@@ -28,8 +28,9 @@ from pgsweep.warm.run.rate import assumed_rate, measure_rate
 from pgsweep.warm.run.reread_evicted import look_again, reread_evicted
 from pgsweep.warm.run.rows import ReadBlocks, relation_rows
 from pgsweep.warm.run.verify import Resident, look
-from pgsweep.warm.session import PrewarmSession, Read, others_note, statement_text
+from pgsweep.warm.session import PrewarmSession, Read, others_note
 from pgsweep.warm.work import Reader, Work
+from pgsweep.warm.written import Writer
 
 
 def plan(
@@ -67,13 +68,14 @@ def dry_run(conninfo: str, options: WarmOptions) -> WarmResult:
     pool, page_cache = planned.calls()
     statements = []
     with connect(conninfo) as connection, explained():
+        writer = Writer(connection, conninfo)
         for calls, mode in ((pool, "buffer"), (page_cache, planned.mode)):
             for call in calls:
                 if mode == "kernel":
                     assert planned.files is not None
                     text = planned.files.reading(call.pieces)
                 else:
-                    text = statement_text(connection, call.pieces, mode)
+                    text = writer.text(call.pieces, mode)
                 size = call.blocks * planned.block_bytes
                 statements.append(WarmStatement(database=call.database, text=text, size_bytes=size))
     return _result(planned, "dry run", statements=statements)
