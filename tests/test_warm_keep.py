@@ -262,6 +262,8 @@ def test_a_relation_is_rewritten_locked_and_dropped_meanwhile(shop: str) -> None
     assert running.result is not None
     assert running.result.ended_by == "gone"
     assert {row.trouble for row in running.result.relations} == {"it was dropped meanwhile"}
+    assert {row.resident_share_after for row in running.result.relations} == {None}
+    assert running.result.resident_share_after is None
 
 
 def test_names_are_those_of_sql(shop: str) -> None:

@@ -94,8 +94,10 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
     read = known_bytes(result.read_blocks * result.block_size_bytes)
     done = (
         f"{count(result.rounds)} rounds: {count(result.touched_blocks)} touches of blocks, "
-        f"{count(result.read_blocks)} blocks ({read}) read, each in the place of another."
+        f"{count(result.read_blocks)} blocks ({read}) read"
     )
+    # Where the clock hand stood still, buffers were free.
+    done += ", each in the place of another." if result.lap_seconds is not None else ", into free buffers."
     share = result.statement_seconds / result.seconds if result.seconds > 0 else None
     cost = f"Cost: {seconds(result.statement_seconds)} in the server, {percent(share)} of a backend"
     if result.look_seconds:
@@ -108,7 +110,9 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
     if result.lap_seconds is not None:
         lines.append(f"At its fastest the clock hand went round in {seconds(result.lap_seconds)}.")
     else:
-        lines.append("The clock hand stood still: these relations would have stayed resident anyway.")
+        lines.append(
+            "The clock hand stood still: nothing was evicted, so what was resident stayed by itself."
+        )
     if result.reconnects:
         lost = times(result.reconnects)
         lines.append(f"The connection was lost {lost}; until the next sample nothing counts as resident.")

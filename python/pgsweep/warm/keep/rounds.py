@@ -282,6 +282,9 @@ class Rounds:
 
     def _drop(self, relation: Tracked) -> None:
         relation.dropped = True
+        relation.share = None
+        if not any(each.active for each in self._relations):
+            self._ledger.share_after = None
         relation.trouble = "it was dropped meanwhile"
         self._note(f"{relation.kept.label} was dropped")
 
