@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from pgsweep.records.advice import AdviceResult
-from pgsweep.records.serve import ServeAdvice, ServeAdvised, ServeSummary
+from pgsweep.records.prediction import NoEviction
+from pgsweep.records.serve import ServeAdvice, ServeAdvised, ServeCurve, ServeSummary
 from pgsweep.serve.board import Board, best_advice, waiting_saved
 from pgsweep.serve.config import ServeConfig, ServerConfig
 from pgsweep.serve.metrics import _Metrics, exposed
@@ -87,6 +90,41 @@ def test_the_overview_begins_where_most_is_to_be_gained(board: Board) -> None:
     page = render("_overview.html.j2", overview=board.overview())
     assert page.count("leave it") == 1
     assert "<b>4GB</b>" in page
+
+
+def test_what_the_pool_has_outgrown_is_dropped(board: Board) -> None:
+    """All that was used fitted into 160 MB when it was recorded, and 244 MB are used now."""
+    calm = NoEviction(
+        used_bytes=160 * MB, removable_bytes=96 * MB, known_from_bytes=160 * MB,
+        known_below_bytes=None, filling_bytes=0, unknown_bytes=[],
+    )  # fmt: skip
+    known = situation({GB: 0.00001}, {GB: 0.1})
+    known = replace(known, prediction=msgspec.structs.replace(known.prediction, no_eviction=calm))
+    result = advised(known)
+    assert "96 MB of shared_buffers were never used" in result.settings[0].reason
+    server = board.servers["new"]
+    server.advised[900] = one(result, 900, 600.0, GB)
+    server.curves[900] = ServeCurve(
+        window_seconds=900, covered_seconds=600.0, at=time.time(), result=known.prediction,
+        advised_bytes=GB, advice=result.summary,
+    )  # fmt: skip
+
+    def holding(used_bytes: int) -> Any:
+        return SimpleNamespace(
+            head=SimpleNamespace(pool=SimpleNamespace(size_bytes=GB, used_bytes=used_bytes))
+        )
+
+    server.sample = holding(161 * MB)
+    assert [found.result for found in board.advised("new")] == [result]
+    assert board.curves("new") == [server.curves[900]]
+    server.sample = holding(244 * MB)
+    assert board.advised("new") == []
+    (curve,) = board.curves("new")
+    assert (curve.result, curve.advised_bytes, curve.advice) == (None, None, None)
+    assert curve.why is not None
+    assert curve.why.startswith(
+        "at most 160 MB of shared_buffers held pages in the evidence, and 244 MB do now"
+    )
 
 
 def test_metrics_have_the_advice(board: Board) -> None:

@@ -67,6 +67,7 @@ def decide(
         remarks=_remarks(situation, basis),
         missing=missing,
         relations=[] if prediction.memory is None else prediction.memory.relations,
+        most_used_bytes=None if prediction.no_eviction is None else prediction.no_eviction.used_bytes,
     )
 
 

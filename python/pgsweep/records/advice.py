@@ -144,6 +144,8 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
         missing: what could not be looked at.
         applied: what was written by --apply.
         relations: what each reads at each size; none where disk reads are not simulated.
+        most_used_bytes: where nothing was evicted, the most of shared_buffers that held pages: the advice
+            takes that for all that is used. Else null.
     """
 
     schema: str = "pgsweep.advise/1"
@@ -167,4 +169,5 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[Missing] = []
     applied: list[AppliedSetting] = []
     relations: list[RelationCurve] = []
+    most_used_bytes: int | None = None
     provenance: Provenance | None = None

@@ -25,8 +25,12 @@ from pgsweep.records.serve import (
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.serve.config import ServeConfig, ServerConfig
 from pgsweep.serve.counters_only import CountersSample
+from pgsweep.units import format_bytes
 
 _MOST_VIEWS: Final = 64
+
+_GROWN: Final = 0.01
+"""By more than this share the pool must hold more than in evidence, for the evidence to be outgrown."""
 
 
 class SampleViews:
@@ -186,7 +190,7 @@ class Board:
     def curves(self, key: str) -> list[ServeCurve]:
         """Return the curves of the sliding windows, shortest first."""
         with self._lock:
-            return [curve for _, curve in sorted(self.servers[key].curves.items())]
+            return curves_of(self.servers[key])
 
     def advised(self, key: str) -> list[ServeAdvised]:
         """Return the advice from each window that holds for the server as it is, shortest first."""
@@ -199,13 +203,45 @@ class Board:
             return self.servers[key].memory
 
 
+def outgrown(watched: Watched, most_used_bytes: int | None) -> bool:
+    """Return whether the pool holds more now than evidence from which "all that is used fits" was concluded.
+
+    Args:
+        most_used_bytes: that held pages in the evidence; None where nothing of the kind was concluded.
+    """
+    if most_used_bytes is None or watched.sample is None:
+        return False
+    return watched.sample.head.pool.used_bytes > most_used_bytes * (1 + _GROWN)
+
+
+def curves_of(watched: Watched) -> list[ServeCurve]:
+    """Return the curves, shortest window first; without a result where the pool has outgrown its evidence."""
+    found = []
+    for _, curve in sorted(watched.curves.items()):
+        room = None if curve.result is None else curve.result.no_eviction
+        if room is not None and watched.sample is not None and outgrown(watched, room.used_bytes):
+            used = format_bytes(watched.sample.head.pool.used_bytes)
+            why = (
+                f"at most {format_bytes(room.used_bytes)} of shared_buffers held pages in the evidence, and "
+                f"{used} do now: what follows from that no longer holds, and the next prediction is to come"
+            )
+            curve = msgspec.structs.replace(curve, result=None, why=why, advised_bytes=None, advice=None)
+        found.append(curve)
+    return found
+
+
 def advised_of(watched: Watched) -> list[ServeAdvised]:
-    """Return the advice from each window, shortest first, without what was for another shared_buffers."""
+    """Return the advice from each window that holds for the server as it is, shortest first.
+
+    Left out is what was for another shared_buffers, and what takes for all that is used less than is used
+    now.
+    """
     today = watched.size_bytes
     return [
         one
         for _, one in sorted(watched.advised.items())
         if today in (None, one.result.observed.shared_buffers_bytes)
+        and not outgrown(watched, one.result.most_used_bytes)
     ]
 
 
@@ -260,7 +296,7 @@ def summary_of(watched: Watched) -> ServeSummary:
     """Return the line of the overview."""
     config, values, head = watched.config, watched.values, watched.head
     best = next(
-        (c.result for _, c in sorted(watched.curves.items()) if c.result is not None and c.result.points),
+        (c.result for c in curves_of(watched) if c.result is not None and c.result.points),
         None,
     )
     verdict = best.verdict.level if best is not None else None

@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from pgsweep._native import __version__
 from pgsweep.plain import shown
 from pgsweep.records.top import TopRelation, TopSample, TopView
-from pgsweep.serve.board import Board, Watched, advised_of, best_advice, summary_of
+from pgsweep.serve.board import Board, Watched, advised_of, best_advice, curves_of, summary_of
 from pgsweep.serve.config import MetricConfig
 from pgsweep.units import BLOCK_BYTES
 
@@ -218,7 +218,8 @@ def _curves(servers: list[Watched]) -> Iterator[Metric]:
         ["server"],
     )
     for watched in servers:
-        name, curve = watched.config.name, watched.curves.get(_WINDOW)
+        name = watched.config.name
+        curve = next((one for one in curves_of(watched) if one.window_seconds == _WINDOW), None)
         if curve is None or curve.result is None:
             continue
         for point in curve.result.points:
