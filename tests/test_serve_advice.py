@@ -101,7 +101,7 @@ def test_what_the_pool_has_outgrown_is_dropped(board: Board) -> None:
     known = situation({GB: 0.00001}, {GB: 0.1})
     known = replace(known, prediction=msgspec.structs.replace(known.prediction, no_eviction=calm))
     result = advised(known)
-    assert "96 MB of shared_buffers were never used" in result.settings[0].reason
+    assert "96 MB of shared_buffers held no page" in result.settings[0].reason
     server = board.servers["new"]
     server.advised[900] = one(result, 900, 600.0, GB)
     server.curves[900] = ServeCurve(
