@@ -163,8 +163,9 @@ def pushed_out_lines(result: WarmResult) -> list[str]:
     if missing - unread <= PUSHED_OUT_SHARE * verified.pool_asked_bytes:
         return []
     return [
-        f"{format_bytes(missing - unread)} were read into shared_buffers and evicted again: it was "
-        "full, and buffers in use stay longer than those that were read once. "
+        f"{format_bytes(missing - unread)} were read into shared_buffers and evicted again, or their "
+        "relations were truncated or dropped: where it is full, buffers in use stay longer than those that "
+        "were read once. "
         "`pgsweep cache` shows what it holds."
     ]
 
