@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.records.prediction import Level
 from pgsweep.sizing.inference.estimate import Doubt, Estimate, judged, without_unknown
@@ -157,6 +158,11 @@ def test_without_counters_there_is_no_number(tmp_path: Path) -> None:
         complete=True,
     )
     with EvidenceWriter(tmp_path / "x.evidence", meta) as writer:
+        for table in ("snapshots", "snapshot_times", "counters"):
+            writer.append(
+                table,
+                {name: ["" if kind == "str" else name == "frame"] for name, kind in TABLES[table].items()},
+            )
         writer.close(meta)
     found = predict(tmp_path / "x.evidence")
     assert found.points == []

@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 
 from benchmarks.kill.kills import Remaining, Scenario, pgsweep
+from pgsweep.evidence.schema import needed_tables
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.hugepages import read_pools
 from pgsweep.pg.bindir import find_server
@@ -111,8 +112,9 @@ def record(cluster: Cluster, source: str, *, seconds: int) -> Scenario:
             found = "no observation"
             if any(path.glob("*/part-*")):
                 evidence = Evidence.open(path)
-                seen = evidence.has("snapshots") or evidence.has("accesses")
-                found = ("complete" if evidence.complete else "cut") if seen else "no observation"
+                # The pool that a trace begins with is no observation of the load.
+                seen = any(path.glob(f"{needed_tables(evidence.meta.source)[0]}/part-*"))
+                found = "complete" if evidence.complete else "cut" if seen else "no observation"
         if found in ("cut", "complete"):
             refused = pgsweep(command(folder), folder)
             if refused.returncode != 2 or "exists already" not in refused.stderr:

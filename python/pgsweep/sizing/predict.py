@@ -195,9 +195,10 @@ def judge(
         )
     sizes = blocks_of(sizes_bytes, pool_blocks, asked)
     source = opened.meta.source
-    check_observed(opened)
     if source in SNAPSHOTS:
         _check_executor(executor, evidence)
+    check_observed(opened)
+    if source in SNAPSHOTS:
         return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None, asked=asked)
     if source != "trace":
         raise EvidenceError(
