@@ -211,6 +211,24 @@ def test_a_journal_that_is_written_in_part_is_an_error(tmp_path: Path) -> None:
     assert len((tmp_path / "journal").read_bytes().splitlines()) == 3001
 
 
+def test_a_journal_that_lacks_calls_is_refused(tmp_path: Path) -> None:
+    """A resumed run would leave them out, and end as finished."""
+    path = tmp_path / "journal"
+    Journal(path, HEADER, [Call(n, "shop", []) for n in range(3)], [Call(3, "shop", [])]).close(remove=False)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert read_header(path).calls == 4
+    assert read_journal(path).done_blocks == 0
+    for cut in (lines[:4], [*lines[:4], lines[4][:9]], [*lines[:2], b"\0" * 40 + b"\n", *lines[3:]]):
+        path.write_bytes(b"".join(cut))
+        with pytest.raises(UsageError, match="is cut short") as refused:
+            read_journal(path)
+        assert refused.value.cause == "it has 3 of the 4 calls that its run had to do"
+    # Versions that did not count them.
+    path.write_bytes(b"".join(lines[:4]).replace(b',"calls":4', b"").replace(b',"calls":null', b""))
+    assert read_header(path).calls is None
+    assert read_journal(path).pool == []
+
+
 @pytest.mark.parametrize("wrong", [{"blocks": 10**18}, {"oid": -1}, {"first_block": -1}, {"blocks": 0}])
 def test_blocks_that_cannot_be_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
     path = written(tmp_path / "journal", {"call": 1, "cache": "pool", "pieces": [{**PIECE, **wrong}]})

@@ -189,7 +189,7 @@ def started(words: Sequence[str], folder: Path) -> Command:
     return process
 
 
-def test_a_journal_cut_anywhere_is_read_as_far_as_it_goes(
+def test_a_journal_cut_after_its_calls_is_read_as_far_as_it_goes(
     wheel18: Cluster, warm_databases: Callable[[Cluster], str], tmp_path: Path
 ) -> None:
     path = tmp_path / "a.journal"
@@ -205,9 +205,14 @@ def test_a_journal_cut_anywhere_is_read_as_far_as_it_goes(
     assert left.done_blocks == 100
     assert sum(part.blocks for part in read_journal(path, 8).pool) == piece.blocks, "another start: all again"
     whole = path.read_bytes()
-    for size in range(whole.index(b"\n") + 1, len(whole), 97):
+    calls_end = whole.index(b'{"done"')
+    for size in range(calls_end, len(whole), 7):
         path.write_bytes(whole[:size])
         assert sum(part.blocks for part in read_journal(path, 7).pool) <= piece.blocks
+    for size in range(whole.index(b"\n") + 1, calls_end - 1, 97):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UsageError, match="is cut short"):
+            read_journal(path, 7)
     path.write_bytes(whole[:20])
     with pytest.raises(UsageError, match="not a journal"):
         read_journal(path, 7)

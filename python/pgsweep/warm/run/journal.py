@@ -54,6 +54,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         started_us: when the server was started, in its own microseconds: after another start its pool is
             empty.
+        calls: how many follow; nothing in journals of versions that did not count them.
     """
 
     schema: str = SCHEMA
@@ -63,6 +64,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     into: Into
     mode: str
     run: RunKey | None = None
+    calls: int | None = None
 
 
 class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -81,7 +83,7 @@ class Journal:
 
     Args:
         path: is replaced.
-        header: what the run is about.
+        header: what the run is about; the number of calls is put in.
         pool: what is to be done in the pool.
         page_cache: and after that in the page cache.
 
@@ -112,10 +114,12 @@ class Journal:
             raise self._unwritable(error) from error
         self._file: BinaryIO = aside.file
         try:
-            self._write(msgspec.json.encode(header))
-            for cache, calls in (("pool", pool), ("page cache", page_cache)):
-                lines = [_Line(call=call.number, cache=cache, pieces=list(call.pieces)) for call in calls]
-                self._write(*map(msgspec.json.encode, lines))
+            lines = [
+                msgspec.json.encode(_Line(call=call.number, cache=cache, pieces=list(call.pieces)))
+                for cache, calls in (("pool", pool), ("page cache", page_cache))
+                for call in calls
+            ]
+            self._write(msgspec.json.encode(msgspec.structs.replace(header, calls=len(lines))), *lines)
             aside.commit()
         except BaseException as error:
             aside.discard()
@@ -206,7 +210,7 @@ def read_journal(path: Path, started_us: int | None = None) -> RemainingRanges:
             what was read, and all of it is left to do.
 
     Raises:
-        UsageError: it is not a journal, or one of a newer version.
+        UsageError: it is not a journal, one of a newer version, or one that lacks calls.
     """
     header = read_header(path)
     calls: dict[int, tuple[str, list[BlockRange]]] = {}
@@ -228,6 +232,12 @@ def read_journal(path: Path, started_us: int | None = None) -> RemainingRanges:
             done[line.done] = line.read_blocks
         if line.undone:
             done = _outside_pool(calls, done)
+    if header.calls is not None and len(calls) != header.calls:
+        raise UsageError(
+            f"the journal `{path}` is cut short",
+            cause=f"it has {len(calls)} of the {header.calls} calls that its run had to do",
+            hint="begin anew without --resume",
+        )
     if started_us not in (None, header.started_us):
         done = _outside_pool(calls, done)
     left = [entry for number, entry in sorted(calls.items()) if number not in done]
