@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import psycopg
 import pytest
 
 from pgsweep.host.hugepages import shared_memory
-from pgsweep.host.postmaster import postmasters
+from pgsweep.host.postmaster import listening_sockets, postmasters
 from pgsweep.host.procfile import PROC, parse_meminfo, read_host_memory
 from pgsweep.host.procmem import (
     count_pages,
@@ -250,7 +251,7 @@ def test_a_process_whose_name_is_not_utf8_is_no_trouble() -> None:
     """Any user may have one; a line feed alone ends a line, whatever else the name holds."""
     code = (
         "import ctypes, sys\n"
-        "ctypes.CDLL(None).prctl(15, b'\\xff\\xfe\\xe2\\x80\\xa8PPid:\\t7', 0, 0, 0)\n"
+        "ctypes.CDLL(None).prctl(15, b'\\xff\\r\\xe2\\x80\\xa8PPid:\\t7', 0, 0, 0)\n"
         "print(flush=True)\nsys.stdin.read()"
     )
     with subprocess.Popen(
@@ -278,3 +279,10 @@ def test_a_mount_point_whose_name_is_not_utf8_is_no_trouble(tmp_path: Path) -> N
         [*words, sys.executable.encode(), b"-c", code.encode()], check=False, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
+
+
+def test_a_socket_whose_path_has_a_line_feed_is_no_trouble(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as odd:
+        odd.bind(f"{tmp_path}/a\nb 1 2 not-a-number 4 5 6 c")
+        odd.listen()
+        listening_sockets()

@@ -54,7 +54,7 @@ class Model:
 def vm_peak_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
     """Return VmPeak of a process: the most address space that it ever had; None if it is gone."""
     try:
-        return field_bytes(parse_fields((proc / str(pid) / "status").read_text(errors="replace")), "VmPeak")
+        return field_bytes(parse_fields(read_kernel_text(proc / str(pid) / "status")), "VmPeak")
     except OSError:
         return None
 

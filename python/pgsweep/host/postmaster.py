@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from pathlib import Path
 
 from pgsweep._native import postmaster_start_time
 from pgsweep.errors import MissingAbility
-from pgsweep.host.procfile import parse_fields, read_kernel_text
+from pgsweep.host.procfile import lines_of, parse_fields, read_kernel_text
 from pgsweep.host.yama import why_not_the_same_user
+from pgsweep.plain import shown
 from pgsweep.regular import open_of, read_bounded
 
 _PROC = Path("/proc")
 _LOCK_FILE_BYTES = 16384
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
 _ACCEPTS = 0x10000
 """A socket that listens (linux/net.h, __SO_ACCEPTCON)."""
 
@@ -182,16 +185,17 @@ def listening_sockets() -> list[str]:
     Anybody may read them, but not which process has which. Sockets of other network namespaces are not there.
     """
     try:
-        lines = (_PROC / "net" / "unix").read_text(errors="replace").splitlines()[1:]
+        lines = lines_of(read_kernel_text(_PROC / "net" / "unix"))[1:]
     except OSError:
         return []
     found = set()
     for line in lines:
         # Num, RefCount, Protocol, Flags, Type, St, Inode, Path (net/unix/af_unix.c, unix_seq_show).
         words = line.split(maxsplit=7)
-        if len(words) < 8 or not int(words[3], 16) & _ACCEPTS:
+        # A path may hold a line feed, so that what follows is no such line.
+        if len(words) < 8 or not _HEXADECIMAL.fullmatch(words[3]) or not int(words[3], 16) & _ACCEPTS:
             continue
-        path = Path(words[7])
+        path = Path(shown(words[7]))
         port = path.name.removeprefix(".s.PGSQL.")
         if port != path.name and port.isdecimal():
             found.add(f"port {port}, socket in {path.parent}")

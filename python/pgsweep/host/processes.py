@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from pgsweep.host.procfile import read_kernel_text
+from pgsweep.host.procfile import parse_fields, read_kernel_text
 
 
 def processes_in(folder: Path) -> list[int]:
@@ -31,9 +31,8 @@ def works_in(pid: int, folder: Path) -> bool:
 
 def runs_as(pid: int, uid: int) -> bool:
     """Return whether a process has the rights of a user and no others (proc(5), the line Uid)."""
-    with suppress(OSError, ValueError, IndexError):
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-        return set(status.split("\nUid:")[1].splitlines()[0].split()) == {str(uid)}
+    with suppress(OSError, KeyError):
+        return set(parse_fields(read_kernel_text(Path(f"/proc/{pid}/status")))["Uid"].split()) == {str(uid)}
     return False
 
 

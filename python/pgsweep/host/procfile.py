@@ -62,7 +62,8 @@ def read_kernel_text(path: Path) -> str:
 
     Names of processes, mount points and mapped files are bytes to the kernel, and any user may choose some.
     """
-    return path.read_text(errors="surrogateescape")
+    # As text, a carriage return in a name would be read as the end of a line.
+    return path.read_bytes().decode(errors="surrogateescape")
 
 
 def lines_of(text: str) -> list[str]:
