@@ -7,7 +7,7 @@ import gzip
 import lzma
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -199,6 +199,53 @@ def test_values_within_arrays_and_structs_keep_their_text(conninfo: str, tmp_pat
         pq.write_table(odd, tmp_path / "odd.parquet")
         with pytest.raises(PgsweepError, match=f"column doc: {words}"):
             load(conninfo, tmp_path / "odd.parquet")
+
+
+def test_strings_of_json_arrays_and_maps_and_durations_of_parquet_are_kept(
+    conninfo: str, tmp_path: Path
+) -> None:
+    ask(conninfo, "CREATE DOMAIN documents AS jsonb[]")
+    ask(conninfo, "ALTER TABLE t ADD docs jsonb[], ADD old json[], ADD own documents, ADD lasts interval[]")
+    ask(conninfo, "ALTER TABLE t ADD last interval")
+    array = '["1", 1, "null", null, "a\\"b\\\\", {"k": "1"}, true]'
+    path = tmp_path / "x.jsonl"
+    path.write_text(
+        f'{{"id": 1, "docs": {array}, "old": {array}, "own": {array}, "tags": ["1", 1, "null"]}}\n'
+    )
+    assert load(conninfo, path, columns=["id", "docs", "old", "own", "tags"]).rows == 1
+    elements = ['"1"', "1", '"null"', None, '"a\\"b\\\\"', '{"k": "1"}', "true"]
+    assert ask(conninfo, "SELECT docs::text[], old::text[], own::text[], tags FROM t") == [
+        (elements, elements, elements, ["1", "1", "null"])
+    ]
+    micro = timedelta(microseconds=1)
+    lasts = [micro, -micro, timedelta(days=300_000) + micro, timedelta(days=-2, hours=3), None]
+    table = pa.table(
+        {
+            "id": range(len(lasts)),
+            "last": pa.array(lasts, pa.duration("us")),
+            "lasts": pa.array([lasts] * len(lasts), pa.list_(pa.duration("us"))),
+            "tags": pa.array([[("k", "v")]] * len(lasts), pa.map_(pa.string(), pa.string())),
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert load(conninfo, tmp_path / "x.parquet").rows == len(lasts)
+    rows = ask(conninfo, "SELECT last, lasts, tags FROM t ORDER BY id")
+    assert rows == [(last, lasts, [["k", "v"]]) for last in lasts]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b'"\xff"', b'["\xff"]', b'"\\ud800"', b"[" * 5000 + b"]" * 5000],
+    ids=["text", "array", "half", "deep"],
+)
+def test_json_that_cannot_be_decoded_is_named_with_its_line(
+    conninfo: str, tmp_path: Path, value: bytes
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"id": 1, "tags": null}\n{"id": 2, "tags": ' + value + b"}\n")
+    with pytest.raises(PgsweepError, match=r"x\.jsonl, line 2"):
+        load(conninfo, path, columns=["id", "tags"])
+    assert ask(conninfo, "SELECT count(*) FROM t") == [(0,)]
 
 
 def test_several_files_and_patterns(conninfo: str, tmp_path: Path) -> None:

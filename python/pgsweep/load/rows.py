@@ -6,6 +6,7 @@ text of a number or of a string that looks like a time.
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import json
 import math
@@ -22,6 +23,7 @@ from pgsweep.load.source import Chunk, Input, InputError
 from pgsweep.pg.load_catalog import Column
 
 _DECODER: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NULL: Final = b"null"
 _SAMPLE_LINES: Final = 1000
 _PARQUET_ROWS: Final = 50_000
@@ -53,7 +55,8 @@ def json_chunk(entry: Input, chunk: Chunk, names: Sequence[str], columns: Sequen
     """Return a piece of JSON lines as a piece of CSV.
 
     Raises:
-        InputError: a line is not a JSON object, or has a key that is not one of the columns.
+        InputError: a line is not a JSON object, has a key that is not one of the columns, or a value that
+            cannot be decoded.
     """
     arrays = {column.name for column in columns if column.category == "A"}
     documents = {column.name for column in columns if column.is_json}
@@ -69,7 +72,13 @@ def json_chunk(entry: Input, chunk: Chunk, names: Sequence[str], columns: Sequen
                 f"{', '.join(sorted(found.keys() - wanted)[:5])}",
                 hint="name all columns: --columns NAME,...",
             )
-        fields = [_field(found.get(name), name in arrays, name in documents) for name in names]
+        try:
+            fields = [_field(found.get(name), name in arrays, name in documents) for name in names]
+        except _UNDECODABLE as error:
+            raise InputError(
+                f"{entry.name}, line {number}: a value cannot be read: {error}",
+                hint="JSON is UTF-8; convert the file, or leave the record out",
+            ) from error
         out.append(b",".join(fields) + b"\n")
     return msgspec_replaced(chunk, [b"".join(out)], len(out))
 
@@ -84,7 +93,7 @@ def msgspec_replaced(chunk: Chunk, parts: list[bytes | memoryview], records: int
 def _object(entry: Input, line: bytes, number: int) -> dict[str, msgspec.Raw]:
     try:
         return _DECODER.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNDECODABLE as error:
         raise InputError(
             f"{entry.name}, line {number}: it is not a JSON object: {error}",
             hint="JSON lines have one object a line, from { to }",
@@ -95,12 +104,12 @@ def _field(raw: msgspec.Raw | None, is_array: bool, is_document: bool) -> bytes:
     value = _NULL if raw is None else bytes(raw).strip()
     if raw is None or (value == _NULL):
         return b""
-    if is_document:
+    if is_document and not is_array:
         return _quoted(value)
     if value[:1] == b'"':
         return _quoted(msgspec.json.decode(value, type=str).encode("utf-8", "surrogatepass"))
     if is_array and value[:1] == b"[":
-        return _quoted(_array_of_json(value))
+        return _quoted(_array_of_json(value, is_document))
     return _quoted(value)
 
 
@@ -108,14 +117,17 @@ def _quoted(value: bytes) -> bytes:
     return b'"' + value.replace(b'"', b'""') + b'"'
 
 
-def _array_of_json(value: bytes) -> bytes:
-    """Return a JSON array as PostgreSQL writes an array; numbers and objects in it keep their text."""
+def _array_of_json(value: bytes, of_documents: bool) -> bytes:
+    """Return a JSON array as PostgreSQL writes an array; numbers and objects in it keep their text.
+
+    Strings keep their quotes where the elements are JSON, as in jsonb_populate_record (jsonfuncs.c).
+    """
     if value[:1] == b"[":
         parts = msgspec.json.decode(value, type=list[msgspec.Raw])
-        return b"{" + b",".join(_array_of_json(bytes(part).strip()) for part in parts) + b"}"
+        return b"{" + b",".join(_array_of_json(bytes(part).strip(), of_documents) for part in parts) + b"}"
     if value == _NULL:
         return b"NULL"
-    if value[:1] == b'"':
+    if value[:1] == b'"' and not of_documents:
         value = msgspec.json.decode(value, type=str).encode("utf-8", "surrogatepass")
     return b'"' + value.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
@@ -128,14 +140,26 @@ def array_text(value: Any) -> str:
     """
     if value is None:
         return "NULL"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # pyarrow has pairs for a map
         return "{" + ",".join(array_text(part) for part in value) + "}"
     if isinstance(value, bool):
         return "t" if value else "f"
     if isinstance(value, dict):
         value = _json_text(value)
+    if isinstance(value, datetime.timedelta):
+        value = _interval_text(value)
     text = "\\x" + value.hex() if isinstance(value, bytes) else str(value)
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _interval_text(value: datetime.timedelta) -> str:
+    """Return a duration as hours, minutes and seconds, to the microsecond."""
+    seconds, micros, sign = value.days * 86400 + value.seconds, value.microseconds, ""
+    if seconds < 0:  # the microseconds are counted up from there
+        sign = "-"
+        seconds, micros = (-seconds - 1, 1_000_000 - micros) if micros else (-seconds, 0)
+    minutes, seconds = divmod(seconds, 60)
+    return f"{sign}{minutes // 60}:{minutes % 60:02}:{seconds:02}.{micros:06}"
 
 
 def _json_text(value: Any) -> str:
@@ -216,7 +240,7 @@ def _column(entry: Input, name: str, column: pa.Array, is_array: bool) -> pa.Arr
         return _as_text(column, is_array)
     except pa.ArrowException:
         raise
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # a time that Python cannot hold
         raise InputError(
             f"{entry.name}, column {name}: {error}",
             hint="load the columns of a struct by themselves, or name others: --columns NAME,...",
@@ -240,9 +264,7 @@ def _as_text(column: pa.Array, is_array: bool) -> pa.Array:
         # NaN and infinities are spelled as PostgreSQL reads them by pyarrow's cast.
         return pc.cast(column, pa.string())
     if pa.types.is_duration(kind):
-        return pa.array(
-            [None if v is None else f"{v.total_seconds()} s" for v in column.to_pylist()], pa.string()
-        )
+        return pa.array([None if v is None else _interval_text(v) for v in column.to_pylist()], pa.string())
     return pc.cast(column, pa.string())
 
 

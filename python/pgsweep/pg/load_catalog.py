@@ -54,7 +54,12 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """A column; the category is that of pg_type (`A` is an array)."""
+    """A column.
+
+    Attributes:
+        category: that of pg_type (`A` is an array).
+        is_json: it holds JSON; of an array: its elements do.
+    """
 
     name: str
     type: str
