@@ -18,7 +18,7 @@ from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Usage
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm_keep import WarmKeepResult, WarmKeepSample
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.warm_keep import plan_text
+from pgsweep.ui.warm_keep import plan_text, warm_keep_text
 from pgsweep.units import parse_bytes
 from pgsweep.warm.keep.keep import Keeper, KeepOptions, budget
 from tests.fix_flood import HOT_BLOCKS, fill, flood, floodable, resident
@@ -261,9 +261,29 @@ def test_a_relation_is_rewritten_locked_and_dropped_meanwhile(shop: str) -> None
     assert running.error is None
     assert running.result is not None
     assert running.result.ended_by == "gone"
+    assert running.result.resident_share_after is None
+    for row in running.result.relations:
+        assert (row.size_bytes, row.kept_bytes, row.resident_share_after) == (0, 0, None)
+        assert row.resident_share_mean is not None
+        assert row.resident_share_mean > 0
     assert {row.trouble for row in running.result.relations} == {"it was dropped meanwhile"}
     assert {row.resident_share_after for row in running.result.relations} == {None}
     assert running.result.resident_share_after is None
+
+
+def test_what_is_dropped_before_the_end_is_not_resident_at_the_end(shop: str) -> None:
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute("CREATE TABLE brief AS SELECT g FROM generate_series(1, 9000) g")
+        with keeping(shop, "brief", "hot", interval_seconds=0.1) as running:
+            running.until(lambda: running.share() == 1.0)
+            connection.execute("DROP TABLE brief")
+            result = running.end()
+    brief, hot = result.relations
+    assert brief.trouble == "it was dropped meanwhile"
+    assert brief.resident_share_after is None
+    assert result.resident_share_after == hot.resident_share_after == 1.0
+    [line] = [line for line in warm_keep_text(result, Terminal()).splitlines() if line.startswith("brief ")]
+    assert re.search(r" 0  +0  .* [\d.]+%  +– ", line), line
 
 
 def test_names_are_those_of_sql(shop: str) -> None:

@@ -14,7 +14,9 @@ class WarmKeepRelation(msgspec.Struct, frozen=True, kw_only=True):
     Shares are of its blocks that are to be kept: all, or the hottest where the budget is smaller.
 
     Attributes:
-        kept_bytes: what is to be kept, at the end.
+        size_bytes: at the end; 0 where it was dropped.
+        kept_bytes: what is to be kept, at the end; 0 where it was dropped or may not be read.
+        resident_share_after: null where nothing of it is to be kept at the end.
         resident_share_mean: over time; null where it was never observed, or has no block to keep.
         touched_blocks: accesses of ours that found the block resident.
         read_blocks: accesses of ours that brought the block in, from disk or page cache.

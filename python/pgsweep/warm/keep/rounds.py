@@ -120,11 +120,14 @@ class Rounds:
         self._try_rights()
         while True:
             begin = time.monotonic()
+            ending = stop.is_set() or begin >= until
+            if ending:
+                self._due["places"] = begin  # what was dropped lately is not resident at the end
             self.look(begin)  # what the last touches brought counts too
             # Checked even if connecting took all the time: that nothing could be kept must be reported.
             if not any(relation.active for relation in self._relations):
                 return "gone"
-            if stop.is_set() or begin >= until:
+            if ending:
                 return "stop" if stop.is_set() else "time"
             for relation, blocks, times in self.due():
                 if not stop.is_set():

@@ -164,15 +164,17 @@ class Tracked:
         return np.flatnonzero(self.chosen & ~self.expected)
 
     def record(self, block_bytes: int) -> WarmKeepRelation:
-        """Return the record of this relation."""
+        """Return the record of this relation; of what is not kept any more, nothing is known at the end."""
+        blocks = 0 if self.dropped else len(self.chosen)
+        kept = int(self.chosen.sum()) if self.active else 0
         return WarmKeepRelation(
             schema=self.kept.schema,
             relation=self.kept.name,
             kind=self.kept.kind,
-            size_bytes=len(self.chosen) * block_bytes,
-            kept_bytes=int(self.chosen.sum()) * block_bytes,
+            size_bytes=blocks * block_bytes,
+            kept_bytes=kept * block_bytes,
             resident_share_before=self.share_before,
-            resident_share_after=self.share,
+            resident_share_after=self.share if self.active else None,
             resident_share_mean=self.share_mean,
             touched_blocks=self.touched_blocks,
             read_blocks=self.read_blocks,
