@@ -199,6 +199,31 @@ def test_of_larger_relations_the_hottest_blocks_are_kept(shop: str) -> None:
     assert len(present - set(hot)) <= 100
 
 
+def test_blocks_are_read_into_free_buffers_or_in_the_place_of_others() -> None:
+    with Cluster.create(settings={"shared_buffers": "16MB", "autovacuum": "off"}) as cluster:
+        fill(cluster.conninfo())
+        cluster.restart()
+        keeper = Keeper(cluster.conninfo(), KeepOptions(names=["hot"]))
+        text = warm_keep_text(keeper.run(seconds=0.5), Terminal())
+        assert " blocks (2.34 MB) read, into free buffers.\n" in text
+        assert "The clock hand stood still: no block was evicted" in text
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            for _ in range(7):
+                connection.execute("SELECT pg_prewarm('flood')")
+            connection.execute("CREATE TABLE empty (n int)")
+        result = Keeper(cluster.conninfo(), KeepOptions(names=["hot"])).run(seconds=0.5)
+        assert result.replacing_blocks == result.read_blocks > 200
+        text = warm_keep_text(result, Terminal())
+        assert " read, each in the place of another.\n" in text
+        assert "stood still" not in text
+        result = Keeper(cluster.conninfo(), KeepOptions(names=["empty"])).run(seconds=0.5)
+        text = warm_keep_text(result, Terminal())
+        assert " 0 blocks (0) read.\n" in text
+        assert "There was nothing to keep: the relations have no blocks.\n" in text
+        assert "before," not in text
+        assert "stood still" not in text
+
+
 @pytest.mark.parametrize("pool_bytes", [128 << 10, 1 << 20, 10 << 20, 16 << 20, (1 << 30) + BLOCK])
 def test_a_budget_that_a_hint_names_is_accepted(pool_bytes: int) -> None:
     hints = []

@@ -74,6 +74,8 @@ class WarmKeepResult(msgspec.Struct, frozen=True, kw_only=True):
         pool_source: how the pool was read: peek, which costs the server nothing, or sql.
         ended_by: `time`, `stop` (Ctrl-C or a signal), or `gone` (no relation is left).
         rounds: of reading the pool and touching blocks.
+        replacing_blocks: of read_blocks, those for which the snapshot before showed no free buffer, so that
+            each took the place of another; null in older results.
         statement_seconds: of all our statements. They include `touch_seconds` for touching and reading, by
             the server's clock, and `look_seconds` for reading the pool, by this process's clock.
         other_accesses: buffer accesses of all other sessions meanwhile; null where not known. Sessions
@@ -110,6 +112,7 @@ class WarmKeepResult(msgspec.Struct, frozen=True, kw_only=True):
     relations: list[WarmKeepRelation]
     notes: list[str] = []
     missing: list[Missing] = []
+    replacing_blocks: int | None = None
     provenance: Provenance | None = None
 
 

@@ -76,12 +76,12 @@ def plan_text(plan: WarmKeepPlan, terminal: Terminal) -> str:
 
 def warm_keep_text(result: WarmKeepResult, terminal: Terminal) -> str:
     """Return how resident the relations were, what was done for it, and what it cost."""
-    head = (
-        f"Measured: kept for "
-        f"{seconds(result.seconds)}, until {_ENDINGS.get(result.ended_by, result.ended_by)}.\n"
-        f"Resident: {percent(result.resident_share_before)} before, {percent(result.resident_share_mean)} on "
-        f"average, {percent(result.resident_share_after)} at the end."
-    )
+    ending = _ENDINGS.get(result.ended_by, result.ended_by)
+    head = f"Measured: kept for {seconds(result.seconds)}, until {ending}."
+    if result.resident_share_mean is not None:
+        before, mean = percent(result.resident_share_before), percent(result.resident_share_mean)
+        after = percent(result.resident_share_after)
+        head += f"\nResident: {before} before, {mean} on average, {after} at the end."
     parts = [head, "\n".join(cost_lines(result)), _table(result, terminal)]
     if result.notes:
         parts.append("\n".join(f"note: {shown(note)}" for note in result.notes))
@@ -94,10 +94,8 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
     read = known_bytes(result.read_blocks * result.block_size_bytes)
     done = (
         f"{count(result.rounds)} rounds: {count(result.touched_blocks)} touches of blocks, "
-        f"{count(result.read_blocks)} blocks ({read}) read"
+        f"{count(result.read_blocks)} blocks ({read}) read{_replaced(result)}."
     )
-    # Where the clock hand stood still, buffers were free.
-    done += ", each in the place of another." if result.lap_seconds is not None else ", into free buffers."
     share = result.statement_seconds / result.seconds if result.seconds > 0 else None
     cost = f"Cost: {seconds(result.statement_seconds)} in the server, {percent(share)} of a backend"
     if result.look_seconds:
@@ -107,8 +105,12 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
         part = percent(own / max(1, own + result.other_accesses))
         cost += f"; {part} of the server's buffer accesses were ours"
     lines = [done, f"{cost}.", HONESTY]
-    if result.lap_seconds is not None:
+    if result.resident_share_mean is None:
+        lines.append(f"There was nothing to keep: {_why_nothing(result)}.")
+    elif result.lap_seconds is not None:
         lines.append(f"At its fastest the clock hand went round in {seconds(result.lap_seconds)}.")
+    elif result.replacing_blocks:
+        lines.append("How fast the clock hand went round was not seen.")
     else:
         lines.append(
             "The clock hand stood still: nothing was evicted, so what was resident stayed by itself."
@@ -117,6 +119,26 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
         lost = times(result.reconnects)
         lines.append(f"The connection was lost {lost}; until the next sample nothing counts as resident.")
     return lines
+
+
+def _replaced(result: WarmKeepResult) -> str:
+    """Return where the blocks that were read went: into free buffers, or in the place of others."""
+    replacing = result.replacing_blocks
+    if not result.read_blocks or replacing is None:
+        return ""
+    if not replacing:
+        return ", into free buffers"
+    if replacing >= result.read_blocks:
+        return ", each in the place of another"
+    return f", {count(replacing)} of them in the place of others"
+
+
+def _why_nothing(result: WarmKeepResult) -> str:
+    if all(row.trouble for row in result.relations):
+        return "none of the relations could be kept"
+    if not any(row.size_bytes for row in result.relations):
+        return "the relations have no blocks"
+    return "clients used no block of them"
 
 
 def _label(row: WarmKeepRelation) -> str:
@@ -159,6 +181,8 @@ def warm_keep_page(result: WarmKeepResult) -> Page:
     """Return residence, work and cost, and the relations."""
     before, mean = percent(result.resident_share_before), percent(result.resident_share_mean)
     title = f"{mean} resident on average, {before} before"
+    if result.resident_share_mean is None:
+        title = "There was nothing to keep"
     lead = " ".join(cost_lines(result))
     facts = [
         Fact(before, "resident before", Measured),

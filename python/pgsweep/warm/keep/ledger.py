@@ -19,6 +19,7 @@ class Ledger:
 
     Attributes:
         statement_seconds: of all statements, as this end saw it.
+        replacing_blocks: of those read, the ones for which the last snapshot showed no free buffer.
         own_accesses: buffer accesses of touches and reads.
         all_accesses: of all sessions of the server, ours too; None where not known.
         kept, resident: blocks to be kept and those of them resident, times seconds.
@@ -27,6 +28,7 @@ class Ledger:
     rounds: int = 0
     touched_blocks: int = 0
     read_blocks: int = 0
+    replacing_blocks: int = 0
     lost_blocks: int = 0
     statement_seconds: float = 0.0
     look_seconds: float = 0.0
@@ -110,6 +112,7 @@ class Ledger:
             rounds=self.rounds,
             touched_blocks=self.touched_blocks,
             read_blocks=self.read_blocks,
+            replacing_blocks=self.replacing_blocks,
             lost_blocks=self.lost_blocks,
             resident_share_before=self.share_before,
             resident_share_after=self.share_after,

@@ -100,6 +100,8 @@ class Rounds:
         self._read_for: tuple[int, ...] = ()
         self._allocations = 0.0
         self._accesses_before: float | None = None
+        self._free_buffers: int | None = None
+        self._unplaced_blocks = 0
         self._look_cost = 0.0
         self._round_cost = 0.0
         self._squeeze = 1.0
@@ -178,6 +180,10 @@ class Rounds:
         self._looked_at = now
         self.tokens = min(self.tokens + self._rate_blocks * seconds, self.burst)
         self.hand.add(now, pool, self._allocations)
+        self._free_buffers = self._access.server.shared_buffers_blocks - pool.used_buffers
+        if self._free_buffers == 0:
+            self._ledger.replacing_blocks += self._unplaced_blocks
+        self._unplaced_blocks = 0
         self._ledger.shortest_pass_seconds = min(self._ledger.shortest_pass_seconds, self.hand.pass_seconds)
         active = [relation for relation in self._relations if relation.active]
         for relation in active:
@@ -254,15 +260,26 @@ class Rounds:
             if done is None:
                 self._drop(relation)
                 return
+            read = done.blocks - done.hits
             relation.touched_blocks += done.hits
-            relation.read_blocks += done.blocks - done.hits
+            relation.read_blocks += read
             self._ledger.touched_blocks += done.hits
-            self._ledger.read_blocks += done.blocks - done.hits
+            self._ledger.read_blocks += read
+            self._ledger.replacing_blocks += self._replacing(read)
             self._ledger.own_accesses += done.blocks
             self._ledger.touch_seconds += done.seconds
             self._ledger.statement_seconds += done.seconds
         relation.expected[blocks] = True
         relation.heat.touched(blocks, times)
+
+    def _replacing(self, read: int) -> int:
+        """Return for how many of the blocks that were read the pool had no free buffer."""
+        if self._free_buffers is None:
+            self._unplaced_blocks += read  # the first snapshot shows where they went
+            return 0
+        free = min(read, self._free_buffers)
+        self._free_buffers -= free
+        return read - free
 
     def _try_rights(self) -> None:
         """Touch one block of each relation, so that it is known from the beginning which may be read."""
