@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
 from pgsweep.residency.access import opened
+from pgsweep.ui.numbers import format_bytes
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
 from pgsweep.ui.warm_restore import restore_text
@@ -21,11 +23,50 @@ from pgsweep.warm.heat.restore import restore
 from pgsweep.warm.heat.restore_plan import RestoreOptions
 from pgsweep.warm.heat.restore_rounds import MOST_ROUNDS, OWN_BLOCKS, Remaining, another_round
 from pgsweep.warm.heat.save import save
+from pgsweep.warm.run import run as running
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions
+from pgsweep.warm.run.reread_evicted import look_again
 from pgsweep.warm.run.run import run
+from pgsweep.warm.run.verify import Resident
+from tests.fix_warm import BLOCK_BYTES, piece_of
 
 POOL_MB = 64
+
+
+@pytest.mark.parametrize("rate", [None, 1e9], ids=["any", "rate"])
+def test_what_no_longer_exists_was_not_pushed_out(
+    fresh: str, rate: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Resident] = []
+
+    def changed_first(*arguments: Any) -> Resident:
+        if not looks:
+            with psycopg.connect(fresh, autocommit=True) as connection:
+                connection.execute("DROP TABLE scratch")
+                connection.execute("TRUNCATE orders")
+                connection.execute("DELETE FROM parts_b WHERE at > 5100")
+                connection.execute("VACUUM (TRUNCATE) parts_b")
+        looks.append(look_again(*arguments))
+        return looks[-1]
+
+    monkeypatch.setattr(running, "look_again", changed_first)
+    names = ("scratch", "orders", "parts", "secret")
+    before = {name: piece_of(fresh, name).blocks for name in ("scratch", "orders", "orders_pkey", "parts_b")}
+    options = WarmOptions(selection=Selection(relations=names), rate_bytes_per_second=rate)
+    result = run(fresh, options)
+    assert result.work is not None
+    assert result.verified is not None
+    assert result.work.pushed_out_bytes == 0
+    gone = sum(before.values()) - piece_of(fresh, "parts_b").blocks
+    # Their maps of free space and of visible pages are gone too.
+    assert gone <= result.verified.gone_bytes / BLOCK_BYTES <= gone + 12
+    text = warm_text(result, Terminal())
+    assert (
+        f"{format_bytes(result.verified.gone_bytes)} were read into shared_buffers and no longer exist"
+        in text
+    )
+    assert "pushed out" not in text
 
 
 @dataclass(frozen=True)

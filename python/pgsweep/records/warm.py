@@ -139,6 +139,8 @@ class WarmVerified(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: how the pool was read: peek or sql; null where it could not be, as are its figures.
+        gone_bytes: was read into the pool and no longer exists: its relations were dropped, truncated or
+            rewritten meanwhile.
         page_cache_bytes: of all requested blocks, in the page cache (cachestat or mincore); null where it
             cannot be seen.
     """
@@ -150,6 +152,7 @@ class WarmVerified(msgspec.Struct, frozen=True, kw_only=True):
     page_cache_asked_bytes: int
     page_cache_before_bytes: int | None
     page_cache_bytes: int | None
+    gone_bytes: int = 0
 
 
 class WarmResult(msgspec.Struct, frozen=True, kw_only=True):

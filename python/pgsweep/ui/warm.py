@@ -154,20 +154,24 @@ def verified_lines(verified: WarmVerified | None) -> list[str]:
 
 
 def pushed_out_lines(result: WarmResult) -> list[str]:
-    """Return a note if shared_buffers has not kept what was read into it."""
+    """Return notes if what was read into shared_buffers is not there: it no longer exists, or was evicted."""
     work, verified = result.work, result.verified
     if work is None or verified is None or verified.pool_bytes is None:
         return []
-    missing = verified.pool_asked_bytes - verified.pool_bytes
+    lines = []
+    if verified.gone_bytes:
+        lines.append(
+            f"{format_bytes(verified.gone_bytes)} were read into shared_buffers and no longer exist: their "
+            "relations were dropped, truncated or rewritten meanwhile."
+        )
+    missing = verified.pool_asked_bytes - verified.pool_bytes - verified.gone_bytes
     unread = work.asked_bytes - work.read_bytes
-    if missing - unread <= PUSHED_OUT_SHARE * verified.pool_asked_bytes:
-        return []
-    return [
-        f"{format_bytes(missing - unread)} were read into shared_buffers and evicted again, or their "
-        "relations were truncated or dropped: where it is full, buffers in use stay longer than those that "
-        "were read once. "
-        "`pgsweep cache` shows what it holds."
-    ]
+    if missing - unread > PUSHED_OUT_SHARE * verified.pool_asked_bytes:
+        lines.append(
+            f"{format_bytes(missing - unread)} were read into shared_buffers and evicted again: it was full, "
+            "and buffers in use stay longer than those that were read once. `pgsweep cache` shows what it holds."
+        )
+    return lines
 
 
 def _table(result: WarmResult, rows: list[WarmRelation], terminal: Terminal) -> str:

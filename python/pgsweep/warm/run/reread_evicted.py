@@ -9,14 +9,17 @@ of it is read and touched again, each call several times in a row, until its usa
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pgsweep.pg.retry import patiently
 from pgsweep.warm.block_ranges import Call
+from pgsweep.warm.files import Owner
 from pgsweep.warm.outcome import GONE_SHARE, WorkOutcome, WorkState
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader
 from pgsweep.warm.run.prepare import Planned
+from pgsweep.warm.run.rows import ReadBlocks
 from pgsweep.warm.run.verify import Resident, look
 from pgsweep.warm.session import Read
 from pgsweep.warm.work import Work
@@ -46,6 +49,7 @@ def reread_evicted(
     after: Resident,
     stop: threading.Event,
     progress: Callable[[WorkState], None],
+    read: ReadBlocks,
 ) -> Back:
     """Read and touch a plan until the pool keeps it, three times at most.
 
@@ -57,6 +61,7 @@ def reread_evicted(
         after: what was in the caches then.
         stop: ends it.
         progress: called with the state.
+        read: what was read of each relation.
 
     Raises:
         ConnectionFailed: the server went away.
@@ -65,20 +70,32 @@ def reread_evicted(
     asked_bytes = sum(piece.blocks for piece in planned.pool) * planned.block_bytes
     unread_bytes = (outcome.asked_blocks - outcome.read_blocks) * planned.block_bytes
 
-    def gone_bytes() -> int:
+    def pushed_out_bytes() -> int:
         there = back.after.pool_bytes
-        return 0 if there is None else max(0, asked_bytes - there - unread_bytes)
+        gone_bytes = read_and_gone_bytes(planned, back.after, read)
+        return 0 if there is None else max(0, asked_bytes - there - unread_bytes - gone_bytes)
 
     if outcome.stopped or planned.options.rate_bytes_per_second is not None:
         return back
     for touches in _TOUCHES:
-        gone = gone_bytes()
+        gone = pushed_out_bytes()
         if gone <= GONE_SHARE * asked_bytes or stop.is_set():
             break
         back.pushed_out_bytes = back.pushed_out_bytes or gone
         back.seconds += _touch(planned, touches, stop, progress)
         back.after = look_again(planned, stop)
     return back
+
+
+def read_and_gone_bytes(planned: Planned, after: Resident, read: ReadBlocks) -> int:
+    """Return how much was read into the pool and no longer exists: it was dropped, truncated or rewritten."""
+    asked: Counter[Owner] = Counter()
+    for piece in planned.pool:
+        asked[piece.database, piece.oid] += piece.blocks * planned.block_bytes
+    return sum(
+        max(0, gone - (asked[owner] - read.into_pool(owner) * planned.block_bytes))
+        for owner, gone in after.gone.items()
+    )
 
 
 def look_again(planned: Planned, stop: threading.Event) -> Resident:
@@ -89,7 +106,9 @@ def look_again(planned: Planned, stop: threading.Event) -> Resident:
     """
     found, options = planned.found, planned.options
     return patiently(
-        lambda: look(planned.conninfo, planned.pool, planned.page_cache, found.places, options.source),
+        lambda: look(
+            planned.conninfo, planned.pool, planned.page_cache, found.places, options.source, find_gone=True
+        ),
         options.wait_seconds,
         stop,
     )

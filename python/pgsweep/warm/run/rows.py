@@ -31,6 +31,10 @@ class ReadBlocks:
         """Count what lay in the pool anew."""
         self._pool.clear()
 
+    def into_pool(self, owner: Owner) -> int:
+        """Return the blocks of a relation that were read into the pool."""
+        return self._pool[owner]
+
     def of(self, owner: Owner) -> int:
         """Return the blocks that were read of a relation."""
         return self._pool[owner] + self._page_cache[owner]

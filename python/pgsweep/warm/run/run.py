@@ -25,7 +25,7 @@ from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
 from pgsweep.warm.run.journal import Header, Journal
 from pgsweep.warm.run.prepare import Planned, WarmOptions, order_words, prepare
 from pgsweep.warm.run.rate import assumed_rate, measure_rate
-from pgsweep.warm.run.reread_evicted import look_again, reread_evicted
+from pgsweep.warm.run.reread_evicted import look_again, read_and_gone_bytes, reread_evicted
 from pgsweep.warm.run.rows import ReadBlocks, relation_rows
 from pgsweep.warm.run.verify import Resident, look
 from pgsweep.warm.session import PrewarmSession, Read, others_note
@@ -128,7 +128,7 @@ def run(
         if error is not None:
             raise error
         after = look_again(planned, stop)
-        back = reread_evicted(planned, outcome, after, stop, heard.state)
+        back = reread_evicted(planned, outcome, after, stop, heard.state, read)
     finally:
         if marker is not None:
             marker.close()
@@ -275,6 +275,7 @@ def _result(
             pool_asked_bytes=sum(piece.blocks for piece in planned.pool) * planned.block_bytes,
             pool_before_bytes=before.pool_bytes,
             pool_bytes=after.pool_bytes,
+            gone_bytes=0 if read is None else read_and_gone_bytes(planned, after, read),
             page_cache_asked_bytes=planned.asked_bytes,
             page_cache_before_bytes=before.page_cache_bytes,
             page_cache_bytes=after.page_cache_bytes,

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pgsweep.errors import MissingAbility
+from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.datafiles import DataFiles, Fork, find_data_files
 from pgsweep.host.pages import counted_bytes
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.connect import explained
+from pgsweep.pg.connect import enter, explained
+from pgsweep.pg.keep import Place, read_places
 from pgsweep.records.cache import Missing
-from pgsweep.residency.access import PoolSource, opened
+from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.residency.page_cache import read_pages
 from pgsweep.residency.pool import PoolReader
 from pgsweep.warm.block_ranges import BlockRange
@@ -29,11 +30,13 @@ class Resident:
         source: how the pool was read.
         pool: of the pieces that were asked for there.
         page_cache: of all pieces.
+        gone: of the pieces that were asked for in the pool, what no longer exists.
     """
 
     source: str | None = None
     pool: dict[Owner, int] | None = None
     page_cache: dict[Owner, int] | None = None
+    gone: dict[Owner, int] = field(default_factory=dict)
     missing: list[Missing] = field(default_factory=list)
 
     @property
@@ -53,11 +56,21 @@ def look(
     into_page_cache: Sequence[BlockRange],
     places: Mapping[Owner, tuple[int, int, int]],
     source: PoolSource = "auto",
+    *,
+    find_gone: bool = False,
 ) -> Resident:
     """Look at both caches once.
 
     By peek that costs the server nothing, by SQL one pass of pg_buffercache; where neither is possible, and
     where this is not the server's host, what is missing is said.
+
+    Args:
+        conninfo: as libpq understands it.
+        into_pool: what was asked for in the pool.
+        into_page_cache: what was asked for in the page cache alone.
+        places: of the relations, when the plan was made.
+        source: how to read the pool.
+        find_gone: where the pool lacks anything, find out what of it no longer exists.
 
     Raises:
         ConnectionFailed: the server cannot be reached.
@@ -70,6 +83,9 @@ def look(
                 pool = PoolReader(access).read()
             resident.source = access.pool_source
             resident.pool = _in_pool(pool, into_pool, places, block_bytes)
+            asked = sum(piece.blocks for piece in into_pool) * block_bytes
+            if find_gone and sum(resident.pool.values()) < asked:
+                resident.gone = _gone(access, into_pool, places)
             if access.sees_page_cache and access.postmaster_pid is not None:
                 databases = {place[1] for place in places.values()}
                 files = find_data_files(access.postmaster_pid, access.server.version_num, databases)
@@ -80,6 +96,46 @@ def look(
             return resident
     except MissingAbility as error:
         return Resident(missing=[Missing(what="the buffer pool", why=error.message, enable=error.hint)])
+
+
+def _gone(
+    access: Access, pieces: Sequence[BlockRange], places: Mapping[Owner, tuple[int, int, int]]
+) -> dict[Owner, int]:
+    """Return the bytes of each relation's pieces that were dropped, truncated or rewritten since the plan.
+
+    Of a database that cannot be entered any more nothing is known, unless it is gone itself.
+    """
+    block_bytes, connection = access.server.block_size_bytes, access.connection
+    there = {database.name for database in access.databases}
+    oids: dict[str, set[int]] = {}
+    for piece in pieces:
+        oids.setdefault(piece.database, set()).add(piece.oid)
+    sums: dict[Owner, int] = {}
+    for database, wanted in oids.items():
+        found: dict[int, Place] = {}
+        try:
+            if database == access.server.database:
+                with explained():
+                    found = read_places(connection, sorted(wanted))
+            elif database in there:
+                with enter(connection, access.conninfo, database) as inside, explained():
+                    found = read_places(inside, sorted(wanted))
+        except PgsweepError:
+            continue
+        for piece in pieces:
+            if piece.database == database:
+                owner = (database, piece.oid)
+                blocks = _gone_blocks(piece, found.get(piece.oid), places.get(owner))
+                sums[owner] = sums.get(owner, 0) + blocks * block_bytes
+    return sums
+
+
+def _gone_blocks(piece: BlockRange, now: Place | None, before: tuple[int, int, int] | None) -> int:
+    if now is None or (before is not None and now.file != before):
+        return piece.blocks
+    if piece.fork != "main" or now.blocks is None:
+        return 0
+    return max(0, piece.end_block - max(piece.first_block, now.blocks))
 
 
 def _forks(
