@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,6 +18,7 @@ from pgsweep.warm.outcome import WorkState
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions, prepare
 from pgsweep.warm.run.run import run
+from tests.fix_cli import run as pgsweep
 from tests.fix_process import needs_root
 from tests.fix_standby import PRIMARY, standby_of
 from tests.fix_warm import (
@@ -127,6 +131,37 @@ def test_a_standby_promoted_half_way_is_warmed_to_the_end() -> None:
             with psycopg.connect(conninfo, autocommit=True) as connection:
                 assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,)
                 connection.execute("INSERT INTO scratch VALUES (1)")
+
+
+def test_unlogged_tables_of_a_standby_are_named(tmp_path: Path) -> None:
+    why = "it is unlogged, and unlogged relations cannot be read during recovery"
+    with Cluster.create(settings=PRIMARY) as primary, database_to_warm(primary) as at_primary:
+        with psycopg.connect(at_primary, autocommit=True) as connection:
+            connection.execute("CREATE INDEX scratch_index ON scratch (n)")
+        with standby_of(primary) as standby:
+            conninfo = standby.conninfo("towarm")
+
+            def warm(*words: str) -> subprocess.CompletedProcess[str]:
+                return pgsweep("warm", *words, "-d", conninfo, cwd=tmp_path)
+
+            done = warm("run", "--relations", "scratch,orders")
+            assert done.returncode == 0, done.stderr
+            assert re.findall("^not read: .*", done.stdout, re.MULTILINE) == [f"not read: scratch: {why}"]
+            assert (
+                f"-- not read: scratch: {why}\n" in warm("run", "--relations", "scratch,orders", "-n").stdout
+            )
+            for words in (("run", "--relations", "scratch"), ("run", "--relations", "scratch_index")):
+                none = warm(*words)
+                assert none.returncode == 4
+                assert f"`{words[-1]}` cannot be read on a standby\ncause: {why}\nhint: " in none.stderr
+            none = warm("keep", "scratch", "--for", "1s")
+            assert none.returncode == 4
+            assert f"`scratch` cannot be kept\ncause: {why}\nhint: keep it on the primary\n" in none.stderr
+            kept = warm("keep", "scratch", "secret", "--for", "200ms")
+            assert kept.returncode == 0, kept.stderr
+            assert re.search(f"^scratch .* {why}$", kept.stdout, re.MULTILINE)
+            assert f"note: scratch: {why}\n" in kept.stdout
+            assert warm("keep", "scratch", "secret", "--dry-run").returncode == 0
 
 
 THOUSAND = 1000

@@ -264,6 +264,12 @@ def read_temporary(connection: psycopg.Connection[Any]) -> list[int]:
     return [oid for (oid,) in rows]
 
 
+def read_unlogged(connection: psycopg.Connection[Any]) -> set[int]:
+    """Return the oids of the unlogged relations of the session's database."""
+    rows = connection.execute(load("unlogged", connection.info.server_version)).fetchall()
+    return {oid for (oid,) in rows}
+
+
 def read_relations(connection: psycopg.Connection[Any], *, sizes: bool = True) -> list[Relation]:
     """Return all relations of the session's database that have storage, with their sizes.
 

@@ -174,6 +174,7 @@ _SHAPES: Final = {
     "summary": "one: count",
     "tablespaces": "oid",
     "temporary": "oid",
+    "unlogged": "oid",
     "user_path": "one: text?",
     "warmable": "oid",
     "warmers": "one: count",

@@ -166,7 +166,7 @@ class WarmResult(msgspec.Struct, frozen=True, kw_only=True):
         heat_file: the heat file that it is based on first; null without one.
         statistics_since: when the statistics of the database began; null where that is not known.
         relations: in their order; then those that do not fit.
-        refused: relations that this role may not read.
+        refused: relations that this role may not read, and on a standby those that are unlogged.
         statements: of a dry run.
     """
 

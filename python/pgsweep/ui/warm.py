@@ -251,7 +251,7 @@ def _trouble_lines(result: WarmResult, terminal: Terminal) -> list[str]:
     for trouble in own[:_TROUBLES_SHOWN]:
         name = _name(trouble, result.database)
         size = format_bytes(trouble.blocks * result.block_size_bytes)
-        line = f"{mark} {name}, {size}: {trouble.why}"
+        line = f"{mark} {name}, {size}: {trouble.why}" if trouble.blocks else f"{mark} {name}: {trouble.why}"
         lines.append(line + (f"; {trouble.enable}" if trouble.enable else ""))
     if len(own) > _TROUBLES_SHOWN:
         lines.append(f"... and {count(len(own) - _TROUBLES_SHOWN)} more: --json lists them")
@@ -270,6 +270,7 @@ def _statements_text(result: WarmResult) -> str:
     for statement in result.statements:
         lines.append(f"-- database {shown(statement.database)}, {count(statement.size_bytes)} bytes")
         lines.append(pasted(statement.text))
+    lines += [f"-- {line}" for part in _trouble_lines(result, Terminal()) for line in part.split("\n")]
     return "\n".join(line for line in lines if line) + "\n"
 
 

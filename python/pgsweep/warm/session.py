@@ -47,6 +47,8 @@ _LOCKED_SECONDS = 30.0
 LOCKED = "another session holds a lock on it"
 _LATER = "try again later: what is warm already costs little"
 
+UNLOGGED = "it is unlogged, and unlogged relations cannot be read during recovery"
+
 DROPPED = "it was dropped since the plan was made"
 SHORTER = "it has become shorter since the plan was made"
 

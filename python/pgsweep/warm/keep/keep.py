@@ -23,6 +23,7 @@ import msgspec
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.buffercache import memory_query, snapshot_of_query
+from pgsweep.pg.catalog import read_unlogged
 from pgsweep.pg.connect import explained, with_name
 from pgsweep.pg.keep import (
     LOCK_TIMEOUT,
@@ -43,6 +44,7 @@ from pgsweep.warm.keep.ledger import Ledger
 from pgsweep.warm.keep.rounds import LOOK_SHARE, Rounds
 from pgsweep.warm.keep.session import Kept, find_kept, refusal
 from pgsweep.warm.keep.state import Tracked
+from pgsweep.warm.session import UNLOGGED
 
 APPLICATION_NAME: Final = "pgsweep warm keep"
 
@@ -167,6 +169,8 @@ class Keeper:
         with self._session(claiming=False) as (access, rounds):
             connection, server = access.connection, access.server
             for relation in self._relations:
+                if relation.trouble is not None:
+                    continue
                 relation.trouble, relation.enable = refusal(relation.kept, connection)
                 if relation.trouble is not None:
                     self._note(f"{relation.kept.label}: {relation.trouble}; {relation.enable}")
@@ -236,6 +240,14 @@ class Keeper:
         places = read_places(access.connection, [relation.oid for relation in kept])
         self._relations = [_tracked(relation, places) for relation in kept if relation.oid in places]
         server = access.server
+        unlogged: set[int] = set()
+        if server.in_recovery:
+            with explained():
+                unlogged = read_unlogged(access.connection)
+        for tracked in self._relations:
+            if tracked.kept.oid in unlogged:
+                tracked.trouble, tracked.enable = UNLOGGED, "keep it on the primary"
+                self._note(f"{tracked.kept.label}: {UNLOGGED}")
         pool_bytes = server.shared_buffers_blocks * server.block_size_bytes
         size_bytes = sum(len(relation.chosen) for relation in self._relations) * server.block_size_bytes
         self._budget_bytes = budget(options.budget_bytes, pool_bytes, size_bytes)

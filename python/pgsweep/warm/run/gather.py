@@ -2,7 +2,7 @@
 
 A read-only session in each database; sizes take a short lock on each relation, statistics take none.
 Temporary relations are their sessions' own and foreign ones lie elsewhere: neither can be warmed. Unlogged
-ones can, though after a crash they are empty.
+ones can, though after a crash they are empty; on a standby they have no blocks and may not be read.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from pgsweep.pg.catalog import (
     read_relations,
     read_scanned_indexes,
     read_server,
+    read_unlogged,
 )
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.grants import NO_RIGHT, as_command, grant_to_read
 from pgsweep.pg.prewarm import read_named, read_warmable, require_prewarm
-from pgsweep.plain import shell_word
+from pgsweep.plain import relation_label, shell_word
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.names import Named, tables_served
@@ -36,6 +37,7 @@ from pgsweep.warm.files import Owner
 from pgsweep.warm.heat.saved import HeatWeights
 from pgsweep.warm.run.plan import reason
 from pgsweep.warm.run.used_part import Counted, used_at_most
+from pgsweep.warm.session import UNLOGGED
 
 _SEQUENCE = "S"
 
@@ -65,7 +67,7 @@ class Gathered:
     Attributes:
         pieces: whole forks, with their heat.
         places: tablespace, database and relfilenode of each relation.
-        refused: relations that this role may not read.
+        refused: relations that this role may not read, and on a standby the unlogged ones.
         accesses: that statistics have counted, of all relations together.
         tables: schema and name of the table that a TOAST relation or its index serves.
         counted_since: when statistics of the session's database began, ISO 8601 in UTC, where that is known.
@@ -172,13 +174,17 @@ def _gather_here(
     scanned = read_scanned_indexes(connection)
     borrowed = _borrowed_heat(relations, heat, scanned)
     in_part: dict[int, float] = {}
-    if not found.server.in_recovery:
+    away: set[int] = set()
+    if found.server.in_recovery:
+        away = read_unlogged(connection)
+        found.refused += _unlogged(database, relations, away)
+    else:
         in_part = used_at_most(relations, counted, scanned, found.server.block_size_bytes)
     seen = {place for place in found.places.values() if place[1] == 0}
     for relation in relations:
         place = (relation.tablespace_oid, relation.database_oid, relation.filenode)
-        if place in seen:
-            continue  # a shared catalog, met in another database before
+        if place in seen or relation.oid in away:
+            continue  # a shared catalog, met in another database before; or one that has no blocks here
         blocks = relation.main_blocks + relation.fsm_blocks + relation.vm_blocks
         if relation.oid not in allowed:
             if blocks:
@@ -288,6 +294,16 @@ def _refusal(
     )
 
 
+def _unlogged(database: str, relations: Sequence[Relation], away: set[int]) -> list[WarmTrouble]:
+    """Return the unlogged relations that are asked for, but for indexes and TOAST of tables among them."""
+    asked = {relation.oid for relation in relations}
+    return [
+        WarmTrouble(database=database, schema=each.schema, relation=each.name, why=UNLOGGED, blocks=0)
+        for each in relations
+        if each.oid in away and (each.table_oid == each.oid or each.table_oid not in asked)
+    ]
+
+
 def _counted(connection: Connection, relations: Sequence[Relation]) -> dict[int, Counted]:
     """Return what statistics have counted of each relation since they began (pg_statio, pg_stat)."""
     names = {field.name for field in fields(Counted)}
@@ -349,10 +365,18 @@ def require_readable(found: Gathered, conninfo: str) -> None:
         conninfo: of the server.
 
     Raises:
-        MissingAbility: there are relations, and it may read none of them.
+        MissingAbility: there are relations, and it may read none of them, or all are unlogged on a standby.
     """
-    if not found.pieces and found.refused:
-        first, refused = found.refused[0], len(found.refused)
+    rights = [trouble for trouble in found.refused if trouble.why != UNLOGGED]
+    if not found.pieces and found.refused and not rights:
+        name = relation_label(found.refused[0].schema, found.refused[0].relation)
+        raise MissingAbility(
+            f"`{name}` cannot be read on a standby",
+            cause=UNLOGGED,
+            hint="warm it on the primary, or name relations that are not unlogged",
+        )
+    if not found.pieces and rights:
+        first, refused = rights[0], len(rights)
         what = f"not read `{first.relation}`" if refused == 1 else f"read none of the {refused} relations"
         with connect(conninfo, database=first.database) as connection, explained():
             hint = as_command(connection, first.enable)
