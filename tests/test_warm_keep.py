@@ -206,7 +206,7 @@ def test_blocks_are_read_into_free_buffers_or_in_the_place_of_others() -> None:
         keeper = Keeper(cluster.conninfo(), KeepOptions(names=["hot"]))
         text = warm_keep_text(keeper.run(seconds=0.5), Terminal())
         assert " blocks (2.34 MB) read, into free buffers.\n" in text
-        assert "The clock hand stood still: no block was evicted" in text
+        assert "The clock hand stood still: nothing was evicted" in text
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             for _ in range(7):
                 connection.execute("SELECT pg_prewarm('flood')")

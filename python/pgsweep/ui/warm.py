@@ -169,7 +169,8 @@ def pushed_out_lines(result: WarmResult) -> list[str]:
     if missing - unread > PUSHED_OUT_SHARE * verified.pool_asked_bytes:
         lines.append(
             f"{format_bytes(missing - unread)} were read into shared_buffers and evicted again: it was full, "
-            "and buffers in use stay longer than those that were read once. `pgsweep cache` shows what it holds."
+            "and buffers in use stay longer than those that were read once. "
+            "`pgsweep cache` shows what it holds."
         )
     return lines
 
