@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +21,11 @@ from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import Header, Journal, is_held, read_header, read_journal
 from pgsweep.warm.run.journal_place import find_journal, place_for
-from pgsweep.warm.run.prepare import WarmOptions
+from pgsweep.warm.run.prepare import WarmOptions, prepare
 from pgsweep.warm.run.run import run
 from tests.fix_cli import run as pgsweep
-from tests.fix_warm import as_reader
+from tests.fix_process import wait_until
+from tests.fix_warm import as_reader, database_to_warm
 
 ORDERS = Selection(relations=["orders"])
 
@@ -93,6 +95,33 @@ def test_a_stopped_resume_goes_on_in_the_same_journal(towarm: str, state: Path) 
     assert again.work.journal == str(place)
     assert find_journal(towarm, ORDERS) == place
     assert resumed(towarm).work is not None
+
+
+def test_a_crash_of_the_server_undoes_what_was_read_into_the_pool(wheel18: Cluster, state: Path) -> None:
+    """The postmaster stays, and when it was started; the pool is made anew."""
+    with (
+        Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster,
+        database_to_warm(cluster) as conninfo,
+    ):
+        place = stopped(conninfo, ORDERS)
+        asked = read_journal(place).pool
+        with place.open("ab") as journal:
+            journal.write(b'{"done":0,"read_blocks":1}\n')
+        assert prepare(conninfo, WarmOptions(), resume=place).pool == asked[:0]
+        with psycopg.connect(conninfo, autocommit=True) as victim:
+            os.kill(victim.info.backend_pid, signal.SIGKILL)
+            wait_until(lambda: no_session_is(conninfo, victim.info.backend_pid))
+        assert prepare(conninfo, WarmOptions(), resume=place).pool == asked
+
+
+def no_session_is(conninfo: str, pid: int) -> bool:
+    """Return whether the server accepts connections and does not list this session any more."""
+    try:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            found = connection.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall()
+    except psycopg.OperationalError:
+        return False
+    return not found
 
 
 def test_resume_enters_no_database_of_which_nothing_is_left(towarm: str, state: Path) -> None:

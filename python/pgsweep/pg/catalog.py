@@ -173,6 +173,16 @@ def read_postmaster(connection: psycopg.Connection[Any]) -> ServerProcess:
     return ServerProcess(*row)
 
 
+def read_pool_start_us(connection: psycopg.Connection[Any]) -> int:
+    """Return since when the pool is in use, in microseconds since 2000-01-01: a crash empties it too.
+
+    Where the role may not read when server processes started, it is when the postmaster did.
+    """
+    row = connection.execute(load("pool_started", connection.info.server_version)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def read_recovery(connection: psycopg.Connection[Any]) -> tuple[bool, int | None]:
     """Return whether the server is in recovery, and the process that replays WAL, if it is known."""
     row = connection.execute(load("recovery", connection.info.server_version)).fetchone()

@@ -146,6 +146,7 @@ _SHAPES: Final = {
     "own_work_mem": "text count",
     "partition_roots": "oid bytes bytes",
     "pool_relations": "binary: 11",
+    "pool_started": "one: int",
     "postmaster": "one: pid int",
     "prewarm": "count count?",
     "prewarm_fork": "one: number?",

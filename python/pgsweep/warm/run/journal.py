@@ -52,8 +52,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What the run was about.
 
     Attributes:
-        started_us: when the server was started, in its own microseconds: after another start its pool is
-            empty.
+        started_us: since when the pool is in use, in the server's own microseconds: it was empty then.
         calls: how many follow; nothing in journals of versions that did not count them.
     """
 
@@ -206,8 +205,8 @@ def read_journal(path: Path, started_us: int | None = None) -> RemainingRanges:
 
     Args:
         path: of the journal.
-        started_us: when the server was started; where that is not what the header says, the pool has lost
-            what was read, and all of it is left to do.
+        started_us: since when the pool is in use; where that is not what the header says, the pool has
+            lost what was read, and all of it is left to do.
 
     Raises:
         UsageError: it is not a journal, one of a newer version, or one that lacks calls.

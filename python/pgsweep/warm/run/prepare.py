@@ -11,7 +11,7 @@ import msgspec
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.postmaster import find_postmaster
-from pgsweep.pg.catalog import ServerProcess, read_postmaster
+from pgsweep.pg.catalog import ServerProcess, read_pool_start_us, read_postmaster
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.retry import PATIENCE_SECONDS
 from pgsweep.records.cache import Missing
@@ -74,7 +74,7 @@ class Planned:
     Attributes:
         files: reads past the server, where that is possible.
         mode: how the page cache is warmed: kernel, read or prefetch.
-        started_us: when the server was started.
+        started_us: since when the pool is in use.
         run: which run it is.
         resumed: it is what an earlier run left, in the order of that run.
     """
@@ -118,9 +118,10 @@ def prepare(conninfo: str, options: WarmOptions, *, resume: Path | None = None) 
     """
     with connect(conninfo) as connection, explained():
         process = read_postmaster(connection)
+        started_us = read_pool_start_us(connection)
         here = run_key(connection, options.selection, options.into)
     postmaster, missing = _postmaster(process)
-    left = None if resume is None else read_journal(resume, process.start_time_us)
+    left = None if resume is None else read_journal(resume, started_us)
     if left is not None and resume is not None:
         check_server(left.header, here, resume)
         named = frozenset(piece.database for piece in (*left.pool, *left.page_cache))
@@ -167,7 +168,7 @@ def prepare(conninfo: str, options: WarmOptions, *, resume: Path | None = None) 
         left_out=page_cache.left_out if options.into != "pool" else pool.left_out,
         files=files,
         mode="kernel" if kernel else options.mode if options.mode in ("read", "prefetch") else "read",
-        started_us=process.start_time_us,
+        started_us=started_us,
         missing=found.missing,
         run=here if left is None or left.header.run is None else left.header.run,
         resumed=left is not None,
