@@ -76,6 +76,28 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [part.relation for part, _ in read.by_part()] == ["table 0 表", "table 1 表", "table 2 表"]
 
 
+def test_relations_go_on_from_one_group_of_rows_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgsweep.warm.heat.file._ROWS_IN_GROUP", 50)
+    heat = heat_of([scattered(100, 900, 1), scattered(7, 900, 2), scattered(143, 900, 3)])
+    write_heat(tmp_path / "x.heat", heat)
+    assert pq.read_metadata(tmp_path / "x.heat").num_row_groups == 5
+    read = read_heat(tmp_path / "x.heat")
+    assert read.parts == heat.parts
+    for name in ("part", "block", "usage_count", "page_cache"):
+        assert np.array_equal(getattr(read, name), getattr(heat, name))
+
+
+def test_blocks_that_stand_there_twice_are_refused(tmp_path: Path) -> None:
+    block, usage, page_cache = scattered(100, 900, 1)
+    for at in (1, 99):
+        block[at] = block[at - 1]
+        write_heat(tmp_path / "x.heat", heat_of([(block, usage, page_cache)]))
+        with pytest.raises(HeatError, match="is damaged"):
+            read_heat(tmp_path / "x.heat")
+
+
 def test_an_empty_pool_can_be_written(tmp_path: Path) -> None:
     nothing = np.zeros(0)
     heat = heat_of([(nothing, nothing, nothing)])

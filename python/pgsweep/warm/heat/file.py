@@ -42,6 +42,9 @@ _KEY = b"pgsweep.heat"
 _TEXTS = ("database", "schema", "relation", "kind", "fork", "table_schema", "table")
 _ROWS_IN_GROUP = 4 << 20
 
+_MOST_GROUP_BYTES = 1 << 28
+"""A group has at most 15 bytes a row, and names that repeat."""
+
 _MOST_NAME_BYTES = 1024
 """Names have at most 63 bytes (NAMEDATALEN, pg_config_manual.h)."""
 
@@ -186,24 +189,22 @@ def read_heat(path: Path) -> SavedHeat:
             meta = _meta(text, path)
             if found.num_rows > meta.pool_blocks + meta.page_cache_blocks:
                 raise HeatError(f"`{path}` is damaged", cause=_DISAGREES, hint=_OTHER_FILE)
-            # Text stays a dictionary while it is read: a long one that stands in every row is there once.
-            columns = [*_PART_COLUMNS, "part", "block", "usage_count", "page_cache"]
-            with pq.ParquetFile(
-                source, page_checksum_verification=True, read_dictionary=_TEXTS, pre_buffer=False
-            ) as file:
-                table = file.read(columns=columns, use_threads=False)
-        part = _numbers(table, "part", np.int32)
-        heat = SavedHeat(
-            meta=meta,
-            parts=_parts(table, part),
-            part=part,
-            block=_numbers(table, "block", np.int64),
-            usage_count=_numbers(table, "usage_count", np.uint8, missing=NOT_IN_POOL),
-            page_cache=_numbers(table, "page_cache", np.bool_),
-        )
+            groups = [found.row_group(number) for number in range(found.num_row_groups)]
+            if any(
+                not (
+                    0 <= group.num_rows <= _ROWS_IN_GROUP and 0 <= group.total_byte_size <= _MOST_GROUP_BYTES
+                )
+                for group in groups
+            ) or found.num_rows != sum(group.num_rows for group in groups):
+                raise HeatError(f"`{path}` is damaged", cause=_DISAGREES, hint=_OTHER_FILE)
+            heat = _rows(source, meta, found.num_rows)
     except FileNotFoundError as error:
         raise HeatError(
             f"there is no file `{path}`", hint=f"make one: pgsweep warm save {shell_word(str(path))}"
+        ) from error
+    except MemoryError as error:
+        raise HeatError(
+            f"`{path}` does not fit into memory", cause="it says that it has so many rows", hint=_OTHER_FILE
         ) from error
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         # Of what Arrow raises some are ValueErrors: a name that is not UTF-8, say.
@@ -213,6 +214,57 @@ def read_heat(path: Path) -> SavedHeat:
 
 
 _PART_COLUMNS = HeatPart.__struct_fields__
+
+
+def _rows(source: IO[bytes], meta: HeatMeta, rows: int) -> SavedHeat:
+    """Return the rows, read and checked group by group: a damaged file ends before it takes much memory.
+
+    Raises:
+        ValueError: a value is missing, does not fit, or cannot follow the one before it.
+    """
+    heat = SavedHeat(
+        meta=meta,
+        parts=[],
+        part=np.empty(rows, np.int32),
+        block=np.empty(rows, np.int64),
+        usage_count=np.empty(rows, np.uint8),
+        page_cache=np.empty(rows, np.bool_),
+    )
+    # Text stays a dictionary while it is read: a long one that stands in every row is there once.
+    columns = [*_PART_COLUMNS, "part", "block", "usage_count", "page_cache"]
+    begin = 0
+    with pq.ParquetFile(
+        source, page_checksum_verification=True, read_dictionary=_TEXTS, pre_buffer=False
+    ) as file:
+        for number in range(file.num_row_groups):
+            table = file.read_row_group(number, columns=columns, use_threads=False)
+            end = begin + len(table)
+            if end > rows:
+                raise ValueError(_DISAGREES)
+            heat.part[begin:end] = _numbers(table, "part", np.int32)
+            heat.block[begin:end] = _numbers(table, "block", np.int64)
+            heat.usage_count[begin:end] = _numbers(table, "usage_count", np.uint8, missing=NOT_IN_POOL)
+            heat.page_cache[begin:end] = _numbers(table, "page_cache", np.bool_)
+            _check_order(heat.part[max(0, begin - 1) : end], heat.block[max(0, begin - 1) : end], begin)
+            # A part that goes on from the group before is known.
+            known = np.int32(len(heat.parts) - 1)
+            heat.parts.extend(_parts(table, heat.part[begin:end], known))
+            begin = end
+    if begin != rows:
+        raise ValueError(_DISAGREES)
+    return heat
+
+
+def _check_order(part: NDArray[np.int32], block: NDArray[np.int64], begin: int) -> None:
+    """Refuse rows that are not sorted by part, numbered from 0, and block, with each block once.
+
+    Raises:
+        ValueError: they are not.
+    """
+    steps = np.diff(part)
+    first_is_wrong = begin == 0 and len(part) > 0 and part[0] != 0
+    if first_is_wrong or np.any((steps < 0) | (steps > 1) | ((steps == 0) & (np.diff(block) <= 0))):
+        raise ValueError(_DISAGREES)
 
 
 def _write(file: IO[bytes], heat: SavedHeat) -> None:
@@ -255,9 +307,9 @@ def _table(heat: SavedHeat, rows: slice) -> pa.Table:
     )
 
 
-def _parts(table: pa.Table, part: NDArray[np.int32]) -> list[HeatPart]:
-    """Return the parts, each from its first row."""
-    firsts = np.r_[0, 1 + np.flatnonzero(np.diff(part))] if len(part) else np.zeros(0, dtype=np.int64)
+def _parts(table: pa.Table, part: NDArray[np.int32], known: np.int32) -> list[HeatPart]:
+    """Return the parts of some rows that come after the known one, each from its first row."""
+    firsts = np.flatnonzero(np.diff(part, prepend=known))
     columns = [
         _texts(table, name, firsts) if name in _TEXTS else _numbers(table, name, np.int64)[firsts].tolist()
         for name in _PART_COLUMNS
@@ -375,12 +427,9 @@ def _check(heat: SavedHeat, path: Path) -> None:
     Raises:
         HeatError: they do not.
     """
-    parts = len(heat.parts)
     level = heat.usage_count
     wrong = (
-        np.any((np.diff(heat.part) < 0) | (np.diff(heat.part) > 1))
-        or (parts > 0 and (heat.part[0] != 0 or heat.part[-1] != parts - 1))
-        or np.any((heat.block < 0) | (heat.block >= 2**32 - 1))
+        np.any((heat.block < 0) | (heat.block >= 2**32 - 1))
         or np.any((level > 5) & (level != NOT_IN_POOL))
         or np.count_nonzero(heat.pooled) != heat.meta.pool_blocks
         or any(part.fork not in FORKS for part in heat.parts)
