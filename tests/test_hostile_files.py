@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -10,17 +11,21 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pgsweep.errors import EvidenceError, HeatError, UsageError
+from pgsweep.evidence.gathered import import_gathered
+from pgsweep.pg.gather_script import MAGIC
 from pgsweep.sizing.predict import predict
-from pgsweep.warm.heat.file import read_heat
+from pgsweep.warm.heat.file import HeatPart, read_heat
 from tests.fix_cli import run, run_code
+from tests.fix_warm import heat_meta
 from tests.fuzz.mutate import unpack
 from tests.fuzz.targets import SEEDS
 
@@ -34,6 +39,7 @@ import numpy.random, pyarrow.compute, pyarrow.parquet, scipy.optimize
 import pgsweep.evidence.store, pgsweep.sizing.inference.snapshots, pgsweep.sizing.inference.traces
 import pgsweep.sizing.inference.unfilled, pgsweep.sizing.inference.used_snapshots
 import pgsweep.ui.results, pgsweep.warm.heat.file
+from pgsweep.evidence.gathered import import_gathered
 from pgsweep.evidence.oracle_general import read_oracle_general
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.results import read_result
@@ -413,6 +419,48 @@ def test_rows_without_end_are_refused_before_they_are_read(tmp_path: Path) -> No
     said, peak_bytes, seconds = cost("predict", folder)
     assert "damaged" in said and "16777216 rows" in said
     assert peak_bytes < MOST_BYTES and seconds < MOST_SECONDS
+
+
+def test_heat_without_end_is_refused_in_its_first_rows(tmp_path: Path) -> None:
+    path = tmp_path / "x.heat"
+    rows, groups = 1 << 20, 16
+    fields = {"part": pa.int32(), "block": pa.int64(), "usage_count": pa.uint8(), "page_cache": pa.bool_()}
+    columns = {
+        name: pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["a"]))
+        if kind is str
+        else pa.array(np.zeros(rows), type=pa.int64())
+        for name, kind in get_type_hints(HeatPart).items()
+    }
+    columns |= {
+        name: pa.array(np.zeros(rows, bool if kind == "bool" else int), type=kind)
+        for name, kind in fields.items()
+    }
+    meta = msgspec.json.encode(heat_meta(pool_blocks=rows * groups, page_cache_blocks=0))
+    table = pa.table(columns).replace_schema_metadata({b"pgsweep.heat": meta})
+    with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
+        for _ in range(groups):
+            writer.write_table(table)
+    assert path.stat().st_size < MB
+    said, peak_bytes, seconds = cost("read_heat", path)
+    assert "damaged its rows do not agree" in said
+    assert peak_bytes < MOST_BYTES and seconds < MOST_SECONDS
+
+
+def test_a_gathered_file_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.gathered"
+    head = f"{MAGIC}\ntag\ta\tb\n"
+    path.write_bytes(gzip.compress((head + "x\t\t\n" * 4_000_000).encode()))
+    said, peak_bytes, seconds = cost(
+        "lambda path: import_gathered(path, path.with_suffix('.evidence'))", path
+    )
+    assert "it is not a row that the script prints" in said
+    assert peak_bytes < MOST_BYTES and seconds < MOST_SECONDS
+    path.write_text(head + "size\t\t\n" * 10_000)
+    monkeypatch.setattr("pgsweep.evidence.gathered_file._MOST_SECTION_BYTES", MB)
+    with pytest.raises(EvidenceError, match="is damaged: line 5") as refused:
+        import_gathered(path, tmp_path / "x.evidence")
+    assert refused.value.cause == "there is more between two marks than any server has"
+    assert not (tmp_path / "x.evidence").exists()
 
 
 def test_a_long_text_in_every_row_is_refused(tmp_path: Path) -> None:

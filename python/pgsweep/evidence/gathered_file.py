@@ -27,22 +27,42 @@ _MOST_LINE_BYTES: Final = 64 << 20
 """A line has all blocks of one relation that are in one state: at most those of a pool of half a million
 buffers, with 20 digits each."""
 
+_MOST_SECTION_BYTES: Final = 1 << 30
+"""The most that the rows of one section may take in memory. Those of a million relations take 0.4 GB."""
+
+_ROW_BYTES: Final = 192
+"""What a row takes in memory besides its text."""
+
 _MOST_FIRST_BYTES: Final = 80
 _GZIP: Final = b"\x1f\x8b"
 _MOST_TEXT_DIGITS: Final = 2 * 4096
+_KEPT: Final = frozenset(
+    {"server", "cluster", "setting", "database", "relation", "size", "mark", "plan", "buffers"}
+    | {"count_database", "count_bgwriter", "count_relation", "count_io"}
+)
 _IGNORED: Final = frozenset({"waited", "settled", "none"})
 
 
 class Row(msgspec.Struct, frozen=True):
     """One row: what it is, and its columns as text.
 
+    The line is divided when columns are asked for, because many rows are held at once.
+
     Attributes:
         line: its number in the file.
+        names: of the columns, the tag's first; one list for all rows of a result.
+        text: the line.
     """
 
     line: int
     tag: str
-    cells: dict[str, str]
+    names: list[str]
+    text: str
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """The columns by name."""
+        return dict(zip(self.names, self.text.split("\t"), strict=True))
 
 
 class GatheredSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +105,7 @@ class GatheredFile:
         """
         what, number, begin, rows = "", 0, math.nan, list[Row]()
         latest = -math.inf
-        ended = False
+        held_bytes, ended = 0, False
         for row in self._rows():
             if ended:
                 raise self._damaged(row.line, "it goes on after its end")
@@ -93,6 +113,9 @@ class GatheredFile:
                 # Trials that measured the cost are printed too.
                 if what != "trial" or row.tag == "plan":
                     rows.append(row)
+                    held_bytes += len(row.text) + _ROW_BYTES
+                if held_bytes > _MOST_SECTION_BYTES:
+                    raise self._damaged(row.line, "there is more between two marks than any server has")
                 continue
             self._check_session(row)
             epoch = self.number(row, "seconds")
@@ -100,7 +123,7 @@ class GatheredFile:
             latest = epoch = max(latest, epoch)
             yield GatheredSection(what=what, number=number, begin_epoch=begin, end_epoch=epoch, rows=rows)
             what, number, begin, rows = row.cells.get("what", ""), int(self.number(row, "number")), epoch, []
-            ended = what == "end"
+            held_bytes, ended = 0, what == "end"
         self.cut = not ended
 
     def number(self, row: Row, column: str) -> float:
@@ -162,10 +185,11 @@ class GatheredFile:
         names: list[str] = []
         for line, text in self._lines():
             cells = text.split("\t")
-            if cells[0] == "tag":
+            tag = cells[0]
+            if tag == "tag":
                 names = cells
                 continue
-            if cells[0] == "refused":
+            if tag == "refused":
                 raise EvidenceError(
                     f"nothing was gathered in `{self.path}`",
                     cause=shown(cells[1]) if len(cells) > 1 else None,
@@ -173,8 +197,10 @@ class GatheredFile:
                 )
             if not names or len(cells) != len(names):
                 raise self._damaged(line, "it is not a row of the result that it stands in")
-            if cells[0] not in _IGNORED:
-                yield Row(line, cells[0], dict(zip(names, cells, strict=True)))
+            if tag in _KEPT:
+                yield Row(line, tag, names, text)
+            elif tag not in _IGNORED:
+                raise self._damaged(line, "it is not a row that the script prints")
 
     def _lines(self) -> Iterator[tuple[int, str]]:
         """Yield number and text of the lines that have an end, without the first, which names the format."""
