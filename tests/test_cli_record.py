@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from pgsweep.cli.record import command
 from pgsweep.errors import MissingAbility
+from pgsweep.evidence.record import plan_record
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from pgsweep.ui.record import record_text
@@ -221,6 +222,19 @@ def test_auto_asks_by_sql_where_the_server_is_elsewhere(
     plan = CliRunner().invoke(command, [wheel18.conninfo(), "-n", "--json", "-o", f"{out}3"])
     assert json.loads(plan.stdout)["passed_over"] == [passed_over]
     assert why in plan.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="tracing needs root")
+def test_auto_plans_a_trace_where_only_that_times_reads(
+    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise MissingAbility("the server's memory may not be read", hint="run as root")
+
+    monkeypatch.setattr("pgsweep.evidence.record.plan_peek", refuse)
+    plan = plan_record(wheel18.conninfo(), tmp_path / "x.evidence", time_reads=True)
+    assert [why.partition(":")[0] for why in plan.passed_over] == ["peek"]
+    assert any("perf_event_open" in step.text for step in plan.steps)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="tracing needs root")

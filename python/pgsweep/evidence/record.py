@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordPlan, RecordResult
 
 Source = Literal["auto", "peek", "sql", "trace"]
+T = TypeVar("T")
 
 _TRACE_SECONDS: Final = 40.0
 """Default length of a trace, which has no measure of its own for when it is long enough."""
@@ -91,19 +92,31 @@ def record(
     }
     if source != "auto":
         return by_name[source]()
+    result, passed_over = _gentlest(by_name, heard, time_reads=time_reads, output=output)
+    return msgspec.structs.replace(result, passed_over=passed_over)
+
+
+def _gentlest(
+    by_name: Mapping[str, Callable[[], T]], heard: Progress, *, time_reads: bool, output: Path | None
+) -> tuple[T, list[str]]:
+    """Return what the gentlest source that is possible gives, and which are not possible, and why.
+
+    A source that has written to `output` is the last one.
+    A trace costs the server some speed, so it is taken only where nothing gentler is possible.
+
+    Raises:
+        MissingAbility: none is.
+    """
     passed_over: list[str] = []
-    # A trace costs the server some speed, so `auto` takes it only where nothing gentler is possible.
     candidates = ["peek", *([] if time_reads else ["sql"]), *(["trace"] if os.geteuid() == 0 else [])]
     for candidate in candidates:
         try:
-            result = by_name[candidate]()
+            return by_name[candidate](), passed_over
         except MissingAbility as refused:
-            if candidate == candidates[-1] or output.exists():
+            if candidate == candidates[-1] or (output is not None and output.exists()):
                 raise
             passed_over.append(_refusal(candidate, refused))
             heard.note(f"not possible by {passed_over[-1]}")
-        else:
-            return msgspec.structs.replace(result, passed_over=passed_over)
     raise AssertionError("the last candidate returns or raises")
 
 
@@ -123,7 +136,7 @@ def plan_record(
     Args:
         conninfo: as for `record`.
         output: likewise.
-        source: likewise; `auto` tries `peek` and `sql`.
+        source: likewise.
         time_reads: likewise.
 
     Raises:
@@ -132,16 +145,15 @@ def plan_record(
         MissingAbility: the source is not possible.
     """
     _refuse_times_by_sql(source, time_reads=time_reads)
-    if source == "trace":
-        return plan_trace(conninfo, output)
-    if source == "sql":
-        return plan_sql(conninfo, output)
-    try:
-        return plan_peek(conninfo, output, time_reads=time_reads)
-    except MissingAbility as refused:
-        if source == "peek" or time_reads:
-            raise
-        return msgspec.structs.replace(plan_sql(conninfo, output), passed_over=[_refusal("peek", refused)])
+    by_name: dict[str, Callable[[], RecordPlan]] = {
+        "peek": lambda: plan_peek(conninfo, output, time_reads=time_reads),
+        "sql": lambda: plan_sql(conninfo, output),
+        "trace": lambda: plan_trace(conninfo, output),
+    }
+    if source != "auto":
+        return by_name[source]()
+    plan, passed_over = _gentlest(by_name, NullListener(), time_reads=time_reads, output=None)
+    return msgspec.structs.replace(plan, passed_over=passed_over)
 
 
 def _refusal(source: str, refused: MissingAbility) -> str:

@@ -52,7 +52,7 @@ def which_indexes(
             if insert <= build:
                 reason = "building it again would take longer than the inserts"
             elif insert - build < _LEAST_GAIN_SECONDS:
-                reason = "making it again would gain less than a second"
+                reason = "making it again would gain less than half a second"
         found.append((index, reason))
     return found
 
@@ -73,7 +73,7 @@ def which_keys(
         gain = rows * KEY_CHECK_SECONDS - (rows + table.rows_estimate) * KEY_VALIDATE_SECONDS
         slower = gain < _LEAST_GAIN_SECONDS
         if reason is None and options.indexes == "auto" and slower and not (key.to_itself and dropped):
-            reason = "validating it again would gain less than a second"
+            reason = "validating it again would gain less than half a second"
         found.append((key, reason))
     return found
 
