@@ -509,3 +509,14 @@ def test_evidence_is_no_result_to_report(tmp_path: Path) -> None:
 
 def test_choices_stand_in_one_line() -> None:
     assert "Choose from: bash, zsh, fish" in run("completion").stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["predict", "import", "report", "prove", "verify", "record -o", "predict x --html"]
+)
+def test_a_file_name_that_is_empty_is_refused(words: str, tmp_path: Path) -> None:
+    """As in `pgsweep predict "$EVIDENCE"` where that is not set: it would be the folder that one is in."""
+    done = run(*words.split(), "", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "the name is empty" in done.stderr
+    assert list(tmp_path.iterdir()) == []

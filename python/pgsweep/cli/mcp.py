@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
 from pgsweep.errors import MissingAbility, UsageError
 
 
@@ -15,7 +15,7 @@ from pgsweep.errors import MissingAbility, UsageError
 @click.option(
     "--evidence",
     multiple=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FileName(file_okay=False),
     metavar="DIR",
     help="A folder with recorded evidence; may be given several times.  [default: the working directory]",
 )

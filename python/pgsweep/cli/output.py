@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pgsweep.cli.common import FileName
 from pgsweep.cli.own_server import naming_own_server
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
@@ -28,11 +29,11 @@ def output_options(function: F) -> F:
     decorators = (
         click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout."),
         click.option("--csv", "as_csv", is_flag=True, help="Write CSV to stdout."),
-        click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write an HTML report."),
+        click.option("--html", type=FileName(), metavar="FILE", help="Write an HTML report."),
         click.option(
             "-o",
             "--out",
-            type=click.Path(path_type=Path),
+            type=FileName(),
             metavar="FILE",
             multiple=True,
             help="Write a file: .html, .json, .csv or .txt by its suffix. May be repeated.",

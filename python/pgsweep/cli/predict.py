@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Sizes, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, Sizes, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import CONDITION_HOLDS, UsageError
@@ -15,7 +15,7 @@ from pgsweep.units import format_bytes
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("evidence", type=click.Path(path_type=Path), metavar="EVIDENCE")
+@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
 @click.option(
     "--sizes",
     type=Sizes(),

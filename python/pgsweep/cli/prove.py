@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Sizes, bindir_option, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, FileName, Sizes, bindir_option, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import UsageError
@@ -14,7 +14,7 @@ from pgsweep.plain import shell_word
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("evidence", type=click.Path(path_type=Path), metavar="EVIDENCE")
+@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
 @click.option(
     "--sizes",
     type=Sizes(),
@@ -33,7 +33,7 @@ from pgsweep.plain import shell_word
 @bindir_option
 @click.option(
     "--work-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FileName(file_okay=False),
     metavar="DIR",
     help="Where the private server's data directory is made.  [default: the place for temporary files]",
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable, write_stdout
@@ -70,7 +70,7 @@ ENOUGH = "enough"
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     metavar="NAME.evidence",
     help="The folder to write.  [default: pgsweep-DATE-TIME.evidence]",
 )

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.errors import UsageError
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("result", type=click.Path(path_type=Path, allow_dash=True), required=False)
+@click.argument("result", type=FileName(allow_dash=True), required=False)
 @click.option(
     "--from",
     "source",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=FileName(allow_dash=True),
     metavar="FILE",
     help="The same as RESULT: --from old.html --json",
 )

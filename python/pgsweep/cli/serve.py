@@ -8,7 +8,7 @@ from typing import Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Duration, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Duration, FileName, common_options, settings_of
 from pgsweep.cli.output import write_stdout
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.ui.numbers import seconds
@@ -19,7 +19,7 @@ from pgsweep.ui.numbers import seconds
 @click.option(
     "--config",
     "config_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FileName(dir_okay=False),
     metavar="FILE",
     help="serve.toml: servers with names, limits, queries of your own as metrics.",
 )
@@ -37,7 +37,7 @@ from pgsweep.ui.numbers import seconds
 )
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FileName(dir_okay=False),
     metavar="FILE",
     help="A file with a secret that browsers and Prometheus must show.",
 )
@@ -59,7 +59,7 @@ from pgsweep.ui.numbers import seconds
 @click.option("--alerts", is_flag=True, help="Print alerting rules for Prometheus, and end.")
 @click.option(
     "--export",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FileName(dir_okay=False),
     metavar="FILE.parquet",
     help="Write the history as Parquet files, and end: FILE holds the samples, files beside it consumers "
     "and curves.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
@@ -25,11 +25,11 @@ _VERDICTS: Final = ("as predicted", "not as predicted", "workload changed", "not
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("evidence", type=click.Path(path_type=Path), metavar="EVIDENCE")
+@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
 @connection_options
 @click.option(
     "--after",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     metavar="EVIDENCE",
     help="Evidence that was recorded after the change, instead of recording it now.",
 )

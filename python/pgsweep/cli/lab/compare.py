@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.errors import UsageError
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("first", type=click.Path(path_type=Path))
-@click.argument("second", type=click.Path(path_type=Path))
+@click.argument("first", type=FileName())
+@click.argument("second", type=FileName())
 @output_options
 @common_options
 @click.pass_context

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, bindir_option, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, FileName, bindir_option, common_options, settings_of
 from pgsweep.cli.interrupt import ended_like_interrupt
 from pgsweep.cli.output import Output, check_writable, output_options
 from pgsweep.cli.progress import ConsoleProgress
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--samples",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     metavar="FILE",
     help="File of the runs; if it exists, its runs are kept and the rest is done. With --all a folder.  "
     "[default: NAME.samples.jsonl, or lab.samples]",
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @bindir_option
 @click.option(
     "--work-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FileName(file_okay=False),
     metavar="DIR",
     help="Where the server's data directory is made.  [default: the place for temporary files]",
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgsweep.cli.common import Bytes, Duration, pool_source_option
+from pgsweep.cli.common import Bytes, Duration, FileName, pool_source_option
 from pgsweep.cli.completing import listed_relation_names, schema_names
 from pgsweep.errors import UsageError
 
@@ -78,7 +78,7 @@ def warm_options(function: F) -> F:
         click.option("--every-database", is_flag=True, help="All databases that the role may connect to."),
         click.option(
             "--heat",
-            type=click.Path(path_type=Path),
+            type=FileName(),
             metavar="FILE",
             help="Order by what `pgsweep warm save` wrote to FILE; what it does not hold comes after, by "
             "statistics.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @latency_option
 @click.option(
     "--journal",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FileName(dir_okay=False),
     metavar="FILE",
     help="Where progress is recorded; the file is kept only if the run is interrupted.  [default: a file for "
     "this server, database and selection in ~/.local/state/pgsweep]",
