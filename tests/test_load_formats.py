@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pyarrow as pa
@@ -231,6 +232,57 @@ def test_strings_of_json_arrays_and_maps_and_durations_of_parquet_are_kept(
     assert load(conninfo, tmp_path / "x.parquet").rows == len(lasts)
     rows = ask(conninfo, "SELECT last, lasts, tags FROM t ORDER BY id")
     assert rows == [(last, lasts, [["k", "v"]]) for last in lasts]
+
+
+def test_values_of_parquet_are_the_same_alone_and_in_arrays(conninfo: str, tmp_path: Path) -> None:
+    """Of each type the text that is written: Python's types hold neither nanoseconds nor single precision."""
+    early = [datetime(1960, 1, 1, tzinfo=UTC), datetime(1880, 1, 1, tzinfo=UTC), None]
+    some = [UUID(int=5), UUID(int=2**127), None]
+    zoned = pa.timestamp("us", tz="Africa/Monrovia")  # 44 min 30 s behind UTC until 1972
+    raws = [b"abc", b"\\x41", None]
+    kinds: dict[str, tuple[pa.Array, list[Any]]] = {
+        "timestamptz": (pa.array(early, zoned), early),
+        "uuid": (pa.array([one and one.bytes for one in some], pa.uuid()), some),
+        "bytea": (pa.array(raws, pa.binary_view()), raws),
+        "float8": (pa.array([1.1, -0.5, None], pa.float32()), [1.1, -0.5, None]),
+        "interval": (
+            pa.array([1_000_001_000, -86_399 * 10**9, None]).cast(pa.duration("ns")),
+            [timedelta(seconds=1, microseconds=1), -timedelta(seconds=86_399), None],
+        ),
+        "timestamp": (
+            pa.array([1_577_836_800_123_456_000, 0, None]).cast(pa.timestamp("ns")),
+            [datetime(2020, 1, 1, 0, 0, 0, 123456), datetime(1970, 1, 1), None],
+        ),
+    }
+    table, columns = {"id": pa.array([1, 2, 3])}, []
+    for number, (kind, (array, _)) in enumerate(kinds.items()):
+        columns += [f"ADD one_{number} {kind}", f"ADD many_{number} {kind}[]"]
+        table[f"one_{number}"] = array
+        table[f"many_{number}"] = pa.ListArray.from_arrays([0, 3, 3, 3], array)
+    # As some writers have them: 16 bytes that do not say what they are.
+    columns.append("ADD plain uuid")
+    table["plain"] = pa.array([one and one.bytes for one in some], pa.binary(16))
+    table["doc"] = pa.array([[("k", 1), ("l", None)], [], None], pa.map_(pa.string(), pa.int64()))
+    ask(conninfo, f"ALTER TABLE t {', '.join(columns)}")
+    pq.write_table(pa.table(table), tmp_path / "x.parquet")
+    assert load(conninfo, tmp_path / "x.parquet").rows == 3
+    for number, (kind, (_, values)) in enumerate(kinds.items()):
+        rows = ask(conninfo, f"SELECT one_{number}, many_{number} FROM t ORDER BY id")
+        assert [row[0] for row in rows] == values, kind
+        assert [row[1] for row in rows] == [values, [], []], kind
+    assert ask(conninfo, "SELECT plain, doc FROM t ORDER BY id") == [
+        (some[0], {"k": 1, "l": None}), (some[1], {}), (None, None)
+    ]  # fmt: skip
+    ask(conninfo, "CREATE TYPE pair AS (x int, y int); ALTER TABLE t ADD two pair")
+    pq.write_table(pa.table({"id": [1], "two": [{"x": 1, "y": 2}]}), tmp_path / "x.parquet")
+    with pytest.raises(PgsweepError, match="cannot be loaded into the composite type public.pair"):
+        load(conninfo, tmp_path / "x.parquet")
+
+
+def test_json_lines_with_a_byte_order_mark_and_empty_arrays_in_arrays(conninfo: str, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('\ufeff{"id": 1, "tags": [[], []]}\n{"id": 2, "tags": [["a"]]}\n')
+    assert load(conninfo, tmp_path / "x.jsonl").rows == 2
+    assert ask(conninfo, "SELECT id, tags FROM t ORDER BY id") == [(1, []), (2, [["a"]])]
 
 
 @pytest.mark.parametrize(

@@ -6,25 +6,22 @@ text of a number or of a string that looks like a time.
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import json
-import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from pgsweep.load.arrow_text import as_text
 from pgsweep.load.source import Chunk, Input, InputError
 from pgsweep.pg.load_catalog import Column
 
 _DECODER: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NULL: Final = b"null"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SAMPLE_LINES: Final = 1000
 _PARQUET_ROWS: Final = 50_000
 
@@ -91,6 +88,8 @@ def msgspec_replaced(chunk: Chunk, parts: list[bytes | memoryview], records: int
 
 
 def _object(entry: Input, line: bytes, number: int) -> dict[str, msgspec.Raw]:
+    if number == 1:
+        line = line.removeprefix(_BYTE_ORDER_MARK)
     try:
         return _DECODER.decode(line)
     except _UNDECODABLE as error:
@@ -123,65 +122,15 @@ def _array_of_json(value: bytes, of_documents: bool) -> bytes:
     Strings keep their quotes where the elements are JSON, as in jsonb_populate_record (jsonfuncs.c).
     """
     if value[:1] == b"[":
-        parts = msgspec.json.decode(value, type=list[msgspec.Raw])
-        return b"{" + b",".join(_array_of_json(bytes(part).strip(), of_documents) for part in parts) + b"}"
+        elements = msgspec.json.decode(value, type=list[msgspec.Raw])
+        parts = [_array_of_json(bytes(element).strip(), of_documents) for element in elements]
+        # Servers before 17 refuse an array of empty arrays; it is empty itself.
+        return b"{}" if parts and all(part == b"{}" for part in parts) else b"{" + b",".join(parts) + b"}"
     if value == _NULL:
         return b"NULL"
     if value[:1] == b'"' and not of_documents:
         value = msgspec.json.decode(value, type=str).encode("utf-8", "surrogatepass")
     return b'"' + value.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
-
-
-def array_text(value: Any) -> str:
-    """Return a list as PostgreSQL writes an array (array_in, arrayfuncs.c).
-
-    Raises:
-        ValueError: an object in it has no JSON text.
-    """
-    if value is None:
-        return "NULL"
-    if isinstance(value, list | tuple):  # pyarrow has pairs for a map
-        return "{" + ",".join(array_text(part) for part in value) + "}"
-    if isinstance(value, bool):
-        return "t" if value else "f"
-    if isinstance(value, dict):
-        value = _json_text(value)
-    if isinstance(value, datetime.timedelta):
-        value = _interval_text(value)
-    text = "\\x" + value.hex() if isinstance(value, bytes) else str(value)
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _interval_text(value: datetime.timedelta) -> str:
-    """Return a duration as hours, minutes and seconds, to the microsecond."""
-    seconds, micros, sign = value.days * 86400 + value.seconds, value.microseconds, ""
-    if seconds < 0:  # the microseconds are counted up from there
-        sign = "-"
-        seconds, micros = (-seconds - 1, 1_000_000 - micros) if micros else (-seconds, 0)
-    minutes, seconds = divmod(seconds, 60)
-    return f"{sign}{minutes // 60}:{minutes % 60:02}:{seconds:02}.{micros:06}"
-
-
-def _json_text(value: Any) -> str:
-    """Return a value of Parquet as JSON: numbers with all their digits, times as text.
-
-    Raises:
-        ValueError: JSON has no such value (bytes, NaN, infinity).
-    """
-    match value:
-        case None | bool():
-            return json.dumps(value)
-        case int() | float() | decimal.Decimal():
-            if not math.isfinite(value):
-                raise ValueError(f"{value} is not a number of JSON")
-            return str(value)
-        case bytes():
-            raise ValueError("JSON has no binary values")
-        case list() | tuple():
-            return "[" + ", ".join(map(_json_text, value)) + "]"
-        case dict():
-            return "{" + ", ".join(f"{json.dumps(str(k))}: {_json_text(v)}" for k, v in value.items()) + "}"
-    return json.dumps(str(value))
 
 
 def parquet_columns(entry: Input, columns: Sequence[Column]) -> list[str]:
@@ -215,10 +164,7 @@ def parquet_chunks(entry: Input, names: Sequence[str], columns: Sequence[Column]
             batches = file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(names))
             for number, batch in enumerate(batches):
                 ordered = batch.select(list(names))
-                arrays = [
-                    _column(entry, name, ordered.column(at), kinds[name].category == "A")
-                    for at, name in enumerate(names)
-                ]
+                arrays = [_column(entry, ordered.column(at), kinds[name]) for at, name in enumerate(names)]
                 sink = pa.BufferOutputStream()
                 plain = pa.RecordBatch.from_arrays(arrays, names=[str(at) for at in range(len(names))])
                 options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
@@ -230,42 +176,21 @@ def parquet_chunks(entry: Input, names: Sequence[str], columns: Sequence[Column]
             raise InputError(f"{entry.name} cannot be read to its end: {error}") from error
 
 
-def _column(entry: Input, name: str, column: pa.Array, is_array: bool) -> pa.Array:
-    """Return a column as `_as_text` does.
+def _column(entry: Input, column: pa.Array, target: Column) -> pa.Array:
+    """Return a column as `as_text` does.
 
     Raises:
         InputError: it holds a value that cannot be written.
     """
     try:
-        return _as_text(column, is_array)
+        return as_text(column, target)
     except pa.ArrowException:
         raise
-    except (ValueError, OverflowError) as error:  # a time that Python cannot hold
+    except ValueError as error:
         raise InputError(
-            f"{entry.name}, column {name}: {error}",
-            hint="load the columns of a struct by themselves, or name others: --columns NAME,...",
+            f"{entry.name}, column {target.name}: {error}",
+            hint="load the columns of a struct by themselves, or leave the column out: --columns NAME,...",
         ) from error
-
-
-def _as_text(column: pa.Array, is_array: bool) -> pa.Array:
-    """Return a column as pyarrow's CSV writer takes it, with the text that PostgreSQL reads."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
-    if pa.types.is_nested(kind):
-        values = [
-            None if v is None else array_text(v) if is_array else _json_text(v) for v in column.to_pylist()
-        ]
-        return pa.array(values, pa.string())
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return pa.array([None if v is None else "\\x" + v.hex() for v in column.to_pylist()], pa.string())
-    if pa.types.is_floating(kind):
-        # NaN and infinities are spelled as PostgreSQL reads them by pyarrow's cast.
-        return pc.cast(column, pa.string())
-    if pa.types.is_duration(kind):
-        return pa.array([None if v is None else _interval_text(v) for v in column.to_pylist()], pa.string())
-    return pc.cast(column, pa.string())
 
 
 def _opened(entry: Input) -> pq.ParquetFile:
