@@ -275,7 +275,7 @@ def test_values_of_parquet_are_the_same_alone_and_in_arrays(conninfo: str, tmp_p
     ]  # fmt: skip
     ask(conninfo, "CREATE TYPE pair AS (x int, y int); ALTER TABLE t ADD two pair")
     pq.write_table(pa.table({"id": [1], "two": [{"x": 1, "y": 2}]}), tmp_path / "x.parquet")
-    with pytest.raises(PgsweepError, match="cannot be loaded into the composite type public.pair"):
+    with pytest.raises(PgsweepError, match=r"cannot be loaded into the composite type public\.pair"):
         load(conninfo, tmp_path / "x.parquet")
 
 

@@ -456,11 +456,10 @@ def test_how_it_is_shown() -> None:
     assert text.startswith("Not as predicted: shared_buffers from 16 MB to 32 MB.")
     assert "9.00% to 11.00%" in text
     assert "outside" in text
-    assert "15.00% +/- 1%" in text, "1.645 standard errors"
-    assert "15.00% ± 1%" in VIEW.text(result, Terminal(width=100))
+    assert "15.00% (14.84% to 15.16%)" in text, "1.645 standard errors"
     for quiet in (structs.replace(value, measured_error=0.0001), structs.replace(value, measured=0.0)):
         shown = VIEW.text(structs.replace(result, values=[quiet]), Terminal(width=100, unicode=False))
-        assert "+/-" not in shown
+        assert "% (" not in shown
     page = VIEW.page(result)
     assert all(len(row) == len(section.head) for section in page.sections for row in section.rows)
     assert from_json(to_json(result).encode(), "x") == result

@@ -236,7 +236,10 @@ def _overcommit(facts: KernelFacts) -> list[KernelSetting | None]:
             "PostgreSQL; set the ratio first",
             source=_PG_OVERCOMMIT,
             certainty="documented",
-            command=None if strict else "sysctl -w vm.overcommit_memory=2",
+            # The line is pasted without the reason that stands above it.
+            command=None
+            if strict
+            else "sysctl -w vm.overcommit_memory=2  # only where nothing but PostgreSQL runs",
         ),
     ]
 

@@ -394,7 +394,7 @@ class Simulation(ABC):
         measured = self._facts.twice_bytes
         if measured is None or self._change.recorded is not None:
             return 1.0, None
-        simulated = self._today(found).twice_blocks * BLOCK_BYTES
+        simulated = min(self._today(found).twice_blocks * BLOCK_BYTES, self._today_bytes)
         reasons.append(
             f"when the recording ended, {format_bytes(measured)} of the pool were in the page cache too "
             f"(measured); the simulation gives {format_bytes(simulated)}; the intervals include that "
@@ -459,8 +459,10 @@ class Simulation(ABC):
         if not self._facts.assumed:
             each = each[:1] if share > 0 else []
         fewest, most = min(fewest, low * min(each, default=1.0)), max(most, high * max(each, default=1.0))
-        twice, least_twice, most_twice = found.bounds("twice_blocks")
-        room = min(point.shared_buffers_bytes, found.share.most_bytes) / BLOCK_BYTES
+        # A simulation of some of the pages has a few blocks more or less than the pool.
+        pool = point.shared_buffers_bytes / BLOCK_BYTES
+        twice, least_twice, most_twice = (min(bound, pool) for bound in found.bounds("twice_blocks"))
+        room = min(pool, found.share.most_bytes / BLOCK_BYTES)
         margin = _TWICE_ERROR * twice
         least_twice = min(least_twice, twice * twice_factor) - margin
         most_twice = min(max(most_twice, twice * twice_factor) + margin, max(room, twice))

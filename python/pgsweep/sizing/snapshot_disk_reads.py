@@ -349,12 +349,17 @@ class _OfSnapshots(Simulation):
             reasons += said
             return factor, measured, simulated
         least, most = times.disk_share
+        ceiling, known = self._most_disk_share(measured), ""
+        if ceiling < most:
+            least, most = min(least, ceiling), ceiling
+            known = ", and no more blocks come from disk than that"
         share = self._today(found).disk_share if self._share_today is None else self._share_today
+        whose = ", as sessions wait for it" if times.waits else ""
+        between = f"{format_percent(least)} and {format_percent(most, 0 if most >= 0.01 else 2)}"
         text = (
-            f"a miss takes {format_plain(round(times.mean_seconds * 1e6, 1))} microseconds today (measured"
-            f"{', as sessions wait for it' if times.waits else ''}): so between {format_percent(least)} and "
-            f"{format_percent(most)} of the misses come from disk; the simulation gives "
-            f"{format_percent(share)}"
+            f"a miss takes {format_plain(round(times.mean_seconds * 1e6, 1))} microseconds today "
+            f"(measured{whose}){known}: so between {between} of the misses come from disk; the simulation "
+            f"gives {format_percent(share)}"
         )
         if measured is not None:
             reasons += [*said, text]
@@ -364,6 +369,14 @@ class _OfSnapshots(Simulation):
             text += "; the intervals include the difference"
         reasons.append(text)
         return factor, None, None
+
+    def _most_disk_share(self, bytes_per_second: float | None) -> float:
+        """Return the largest share of the misses that can come from disk, where so much was read there."""
+        observed = self._result.observed
+        misses_per_second = observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
+        if bytes_per_second is None or misses_per_second <= 0:
+            return 1.0
+        return min(1.0, bytes_per_second / BLOCK_BYTES / misses_per_second)
 
     def _remarks(self) -> list[str]:
         remarks = []

@@ -49,7 +49,7 @@ def verify_text(result: VerifyResult, terminal: Terminal) -> str:
                 "" if value.before is None else _shown(value, value.before),
                 _shown(value, value.predicted),
                 _interval(value),
-                _measured(value, terminal.pick("±", "+/-")),
+                _measured(value),
                 "within" if value.within else "outside",
             ]
             for value in result.values
@@ -81,18 +81,22 @@ def _shown(value: VerifiedValue, number: float) -> str:
 
 
 def _interval(value: VerifiedValue) -> str:
-    """Return both ends; what they are of stands beside them."""
+    """Return both ends of the prediction's interval; what they are of stands beside them."""
+    return _ends(value, value.low, value.high)
+
+
+def _ends(value: VerifiedValue, low: float, high: float) -> str:
     if value.unit == "bytes per access":
-        return f"{format_bytes(value.low)} to {format_bytes(value.high)}"
-    return f"{_shown(value, value.low)} to {_shown(value, value.high)}"
+        return f"{format_bytes(low)} to {format_bytes(high)}"
+    return f"{_shown(value, low)} to {_shown(value, high)}"
 
 
-def _measured(value: VerifiedValue, plus_minus: str = "±") -> str:
+def _measured(value: VerifiedValue) -> str:
     """Return what was measured, with the bounds of 90% where its error may decide the verdict."""
     shown, margin = _shown(value, value.measured), _Z90 * value.measured_error
     if value.measured <= 0 or margin < _LEAST_MARGIN * value.measured:
         return shown
-    return f"{shown} {plus_minus} {format_percent(margin / value.measured)}"
+    return f"{shown} ({_ends(value, max(0.0, value.measured - margin), value.measured + margin)})"
 
 
 def _change_cells(one: WorkloadChange) -> list[str]:

@@ -258,8 +258,8 @@ def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list
         Doubt(
             "refused" if drift * most > _DRIFT_REFUSED else "rough",
             "the load moves, or was recorded for too short a time: each half of the recording shows fewer "
-            "pages, read more often, than the whole does (predicted miss ratio at twice the size: "
-            f"{format_percent(whole[1], 1)} from the whole, {format_percent(halved, 1)} from its halves)",
+            "pages, read more often, than the whole does (at twice the size the miss ratios predicted from "
+            f"them differ by {format_percent(abs(halved - whole[1]), 1)})",
         )
     ]
 
