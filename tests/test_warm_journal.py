@@ -74,6 +74,31 @@ def test_each_run_finds_its_own(
         find_journal(one, ORDERS)
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b'{"schema":"pgsweep.warm-jou', b"\0" * 100, b"\xff\n", b'{"a":"\xff"}']
+)
+def test_a_damaged_journal_is_named(towarm: str, state: Path, content: bytes) -> None:
+    place = stopped(towarm, ORDERS)
+    whole = place.read_bytes()
+    place.write_bytes(content)
+    for selection in (None, ORDERS):
+        with pytest.raises(UsageError, match=f"`{place}` is there, but is damaged") as caught:
+            find_journal(towarm, selection)
+        assert caught.value.cause
+        assert caught.value.hint == "remove the file and begin anew without --resume"
+    # Those of other databases and selections are of no concern, nor is a damaged one beside one that fits.
+    with pytest.raises(UsageError, match="no stopped run"):
+        find_journal(towarm, Selection(relations=["notes"]))
+    (state / "warm-other-0123456789abcdef.journal").write_bytes(content)
+    (state / "warm-towarm-0123456789abcdef.journal").write_bytes(content)
+    place.write_bytes(whole)
+    assert find_journal(towarm) == place
+    (state / "warm-towarm-0123456789abcdef.journal").unlink()
+    place.unlink()
+    with pytest.raises(UsageError, match="no stopped run"):
+        find_journal(towarm)
+
+
 def test_a_journal_of_another_server_is_refused(
     wheel18: Cluster, debian15: Cluster, warm_databases: Callable[[Cluster], str], state: Path
 ) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -66,7 +67,7 @@ def find_journal(conninfo: str, selection: Selection | None = None) -> Path:
         selection: what that run was of; nothing where it was the only one.
 
     Raises:
-        UsageError: there is none, or there are several.
+        UsageError: there is none, there are several, or the only one is damaged.
         ConnectionFailed: the server cannot be reached.
         Untrusted: others may write to the folder.
     """
@@ -77,11 +78,23 @@ def find_journal(conninfo: str, selection: Selection | None = None) -> Path:
         with contextlib.suppress(OSError):
             check_private(folder)
     found: list[tuple[Path, RunKey]] = []
+    damaged: list[tuple[Path, UsageError]] = []
     for path in sorted(folder.glob("warm-*.journal")) if folder is not None else ():
-        with contextlib.suppress(UsageError):
+        try:
             key = read_header(path).run
-            if key is not None and _fits(key, here, any_selection=selection is None):
-                found.append((path, key))
+        except UsageError as error:
+            if _may_be_of(path, here, any_selection=selection is None):
+                damaged.append((path, error))
+            continue
+        if key is not None and _fits(key, here, any_selection=selection is None):
+            found.append((path, key))
+    if damaged and not found:
+        path, why = damaged[0]
+        raise UsageError(
+            f"the journal `{path}` is there, but is damaged or cannot be read",
+            cause=why.cause or why.message,
+            hint="remove the file and begin anew without --resume",
+        ) from why
     if not found:
         raise UsageError(
             "no stopped run on this server and database is known",
@@ -120,9 +133,20 @@ def _fits(key: RunKey, here: RunKey, *, any_selection: bool) -> bool:
     return places[0] == places[1] and (any_selection or chosen[0] == chosen[1])
 
 
+def _may_be_of(path: Path, here: RunKey, *, any_selection: bool) -> bool:
+    """Return whether a file that cannot be read may be the journal of such a run, going by its name."""
+    if any_selection:
+        return re.fullmatch(rf"{re.escape(_stem(here))}-[0-9a-f]{{16}}\.journal", path.name) is not None
+    return path.name in {_name(msgspec.structs.replace(here, into=into)) for into in get_args(Into)}
+
+
 def _name(key: RunKey) -> str:
     digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:16]
-    return f"warm-{re.sub(r'[^A-Za-z0-9_-]+', '_', key.database)[:40]}-{digest}.journal"
+    return f"{_stem(key)}-{digest}.journal"
+
+
+def _stem(key: RunKey) -> str:
+    return f"warm-{re.sub(r'[^A-Za-z0-9_-]+', '_', key.database)[:40]}"
 
 
 def _words(key: RunKey) -> str:
