@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import state_folder
@@ -25,6 +26,7 @@ from pgsweep.warm.run.prepare import WarmOptions, prepare
 from pgsweep.warm.run.run import run
 from tests.fix_cli import run as pgsweep
 from tests.fix_process import wait_until
+from tests.fix_standby import PRIMARY, standby_of
 from tests.fix_warm import as_reader, database_to_warm
 
 ORDERS = Selection(relations=["orders"])
@@ -109,6 +111,36 @@ def test_a_journal_of_another_server_is_refused(
     assert header.run is not None
     assert (header.run.database, header.run.relations) == ("towarm", ["orders"])
     assert not is_held(place)
+
+
+def test_the_journal_of_a_primary_is_refused_on_its_standby(state: Path) -> None:
+    """It has the same system identifier and relations; a finished run would remove the primary's journal."""
+    with Cluster.create(settings=PRIMARY) as primary, database_to_warm(primary) as at_primary:
+        place = stopped(at_primary, ORDERS)
+        with standby_of(primary) as standby:
+            there = standby.conninfo("towarm")
+            with pytest.raises(UsageError, match="is the journal of a run on the server at") as caught:
+                run(there, WarmOptions(), journal=place, resume=place)
+            for server in (conninfo_to_dict(at_primary), conninfo_to_dict(there)):
+                assert f"at {server['host']}, port {server['port']}" in caught.value.message
+            assert "-h " in str(caught.value.hint)
+            assert "without --resume" in str(caught.value.hint)
+            assert place.exists()
+        # The same server under another name is known by its pool, until that is begun anew.
+        words = conninfo_to_dict(at_primary)
+        link = state / "another-name"
+        link.symlink_to(str(words["host"]))
+        other_name = make_conninfo(at_primary, host=str(link))
+        whole = place.read_bytes()
+        result = run(other_name, WarmOptions(), journal=place, resume=place)
+        assert result.work is not None
+        assert result.work.read_bytes == result.work.asked_bytes > 0
+        place.write_bytes(whole)
+        primary.restart()
+        with pytest.raises(UsageError, match="is the journal of a run on the server at"):
+            run(other_name, WarmOptions(), journal=place, resume=place)
+        run(at_primary, WarmOptions(), journal=place, resume=place)
+        assert not place.exists()
 
 
 def test_a_stopped_resume_goes_on_in_the_same_journal(towarm: str, state: Path) -> None:

@@ -110,20 +110,41 @@ def find_journal(conninfo: str, selection: Selection | None = None) -> Path:
     return found[0][0]
 
 
-def check_server(header: Header, here: RunKey, path: Path) -> None:
+def check_server(header: Header, here: RunKey, started_us: int, path: Path) -> None:
     """Check that a journal was written for this server: its relations are numbers that mean others elsewhere.
+
+    A standby has its primary's system identifier and relations, and another pool. So the address must be the
+    same, or the time since when the pool is in use: by that a server is known under another name too.
+
+    Args:
+        header: of the journal.
+        here: what would identify the run on this server.
+        started_us: since when the pool of this server is in use.
+        path: of the journal.
 
     Raises:
         UsageError: it was written for another.
     """
     run = header.run
-    if run is None or None in (run.system_identifier, here.system_identifier):
+    if run is None:
         return
-    if run.system_identifier != here.system_identifier:
+    if run.system_identifier != here.system_identifier and None not in (
+        run.system_identifier,
+        here.system_identifier,
+    ):
         raise UsageError(
             f"`{path}` is the journal of a run on another server",
             cause=f"that was reached at {run.host}, port {run.port}; its relations are others here",
             hint="connect to that server, or begin anew without --resume",
+        )
+    if (run.host, run.port) != (here.host, here.port) and header.started_us != started_us:
+        raise UsageError(
+            f"`{path}` is the journal of a run on the server at {run.host}, port {run.port}, and this one is "
+            f"at {here.host}, port {here.port}",
+            cause="its pool is in use since another time: it is another server, such as a standby, or it was "
+            "restarted",
+            hint=f"if it is the same server, use the address of that run: -h {shell_word(run.host)} "
+            f"-p {run.port}; else begin anew without --resume",
         )
 
 

@@ -123,7 +123,7 @@ def prepare(conninfo: str, options: WarmOptions, *, resume: Path | None = None) 
     postmaster, missing = _postmaster(process)
     left = None if resume is None else read_journal(resume, started_us)
     if left is not None and resume is not None:
-        check_server(left.header, here, resume)
+        check_server(left.header, here, started_us, resume)
         named = frozenset(piece.database for piece in (*left.pool, *left.page_cache))
         selection = Selection(every_database=True, databases=named)
         options = replace(options, into=left.header.into, selection=selection)
