@@ -133,7 +133,7 @@ class Keeper:
             try:
                 with self._session() as (access, rounds):
                     if away_since is not None:
-                        self._ledger.absent(time.monotonic() - away_since)
+                        self._ledger.absent(self._relations, time.monotonic() - away_since)
                         away_since = None
                     ended_by = rounds.keep_on(until, stop, lambda: self._tell_of(rounds))
                     self._check_rights(ended_by)
@@ -151,7 +151,7 @@ class Keeper:
                     ended_by = "stop" if stop.is_set() else "time"
         assert access is not None
         if away_since is not None:
-            self._ledger.absent(time.monotonic() - away_since)
+            self._ledger.absent(self._relations, time.monotonic() - away_since)
         return self._ledger.result(
             access,
             self._relations,

@@ -57,9 +57,11 @@ class Ledger:
         self.kept += kept * seconds
         self.resident += resident * seconds
 
-    def absent(self, seconds: float) -> None:
+    def absent(self, relations: Sequence[Tracked], seconds: float) -> None:
         """Count no block as resident for the given time: no snapshot was possible, or the pool is empty."""
         self.kept += self.kept_blocks * seconds
+        for relation in relations:
+            relation.absent(seconds)
 
     def sample(self, before: Ledger, relations: Sequence[Tracked], pass_seconds: float) -> WarmKeepSample:
         """Return what is new since an earlier copy of this ledger."""

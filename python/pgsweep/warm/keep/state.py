@@ -159,6 +159,11 @@ class Tracked:
             self.shared_seconds += self.share * seconds
         return lost
 
+    def absent(self, seconds: float) -> None:
+        """Count none of its chosen blocks as resident for the given time."""
+        if self.active and self.share is not None:
+            self.share_seconds += seconds
+
     def missing(self) -> NDArray[np.int64]:
         """Return the blocks that are to be kept and were not resident in the last snapshot."""
         return np.flatnonzero(self.chosen & ~self.expected)
