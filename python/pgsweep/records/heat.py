@@ -12,9 +12,11 @@ class HeatRelation(msgspec.Struct, frozen=True, kw_only=True):
     """One fork of a relation as it was saved, and the result of restoring it.
 
     Attributes:
-        match: `same blocks`: it lies in the same file, or in one of the same length; `by share`: it was
-            rewritten since, so that its blocks have other numbers; `resized`: the same file, cut short since;
-            or why there is nothing to compare with: `dropped`, `empty`, `database missing`, `not entered`.
+        match: `same blocks`: it lies in the same file; `same size`: on another cluster, in another file with
+            as many blocks, of which the same are taken; it is not known whether they hold the same rows; `by
+            share`: it was rewritten since, so that its blocks have other numbers; `resized`: the same file,
+            cut short since; or why there is nothing to compare with: `dropped`, `empty`, `database missing`,
+            `not entered`.
         saved_bytes: in the pool when it was saved.
         target_bytes: what of it is looked for here: less where it shrank.
         resident_bytes: of these, in the pool now.

@@ -19,7 +19,7 @@ from pgsweep.ui.terminal import Terminal
 
 _ROWS_SHOWN = 20
 _NAMED_APART = 5
-_GOOD = ("same blocks", "by share", "resized")
+_GOOD = ("same blocks", "same size", "by share", "resized")
 
 
 def source_text(source: HeatSource, version: str) -> str:

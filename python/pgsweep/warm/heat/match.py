@@ -6,7 +6,9 @@ the same cluster or a physical standby while the relation has not been rewritten
 copies files as they are. A relation that was rewritten (VACUUM FULL, CLUSTER, REINDEX, a load into another
 server) has its rows elsewhere: its blocks are then taken by share, the hundredth block of a thousand
 becoming the tenth of a hundred. That keeps how much of it is read, and the order of a clustered table; which
-rows of an unordered one were hot is not known from any file.
+rows of an unordered one were hot is not known from any file. On another cluster a relation with the same
+number of blocks may be a copy of the file (pg_upgrade before 15 may give it another number) or another file,
+so this match has a name of its own. The same blocks are taken, as they would be by share.
 """
 
 from __future__ import annotations
@@ -201,10 +203,12 @@ def _placed(
         # Two clusters may have given the same number to relations of their own: only one that holds all that
         # was saved can be the same file.
         same_file = same_file and blocks >= was
-    if same_file or blocks == was:
+    if same_file:
         there = saved[0] < blocks
         found = (saved[0][there], saved[1][there], saved[2][there])
         return ("same blocks" if there.all() else "resized"), found
+    if blocks == was and not same_cluster:
+        return "same size", saved
     return "by share", by_share(*saved, was, blocks)
 
 
