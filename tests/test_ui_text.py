@@ -26,6 +26,23 @@ PLAIN = Terminal(width=80)
 
 
 @pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 blocks"), (1, "1 block"), (1.0, "1 block"), (0.9999, "1 block"), (1.4, "1.4 blocks"),
+     (12345, "12 345 blocks")],
+)  # fmt: skip
+def test_counts_with_their_noun(number: float, text: str) -> None:
+    assert numbers.counted(number, "block") == text
+
+
+def test_counts_with_an_irregular_plural() -> None:
+    words = ("touch of a block", "touches of blocks")
+    assert [numbers.counted(number, *words) for number in (1, 2)] == [
+        "1 touch of a block",
+        "2 touches of blocks",
+    ]
+
+
+@pytest.mark.parametrize(
     ("ratio", "text"),
     [(0.146, "14.60%"), (1.0, "100.00%"), (0.0, "0.00%"), (0.0004, "0.040%"), (None, "–")],
 )

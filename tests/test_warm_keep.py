@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
+import msgspec
 import psycopg
 import pytest
 from psycopg import sql
@@ -204,9 +205,13 @@ def test_blocks_are_read_into_free_buffers_or_in_the_place_of_others() -> None:
         fill(cluster.conninfo())
         cluster.restart()
         keeper = Keeper(cluster.conninfo(), KeepOptions(names=["hot"]))
-        text = warm_keep_text(keeper.run(seconds=0.5), Terminal())
+        result = keeper.run(seconds=0.5)
+        text = warm_keep_text(result, Terminal())
         assert " blocks (2.34 MB) read, into free buffers.\n" in text
         assert "The clock hand stood still: nothing was evicted" in text
+        once = msgspec.structs.replace(result, rounds=1, touched_blocks=1, read_blocks=1)
+        text = warm_keep_text(once, Terminal())
+        assert "\n1 round: 1 touch of a block, 1 block (8 kB) read, into free buffers.\n" in text
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             for _ in range(7):
                 connection.execute("SELECT pg_prewarm('flood')")

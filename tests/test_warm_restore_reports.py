@@ -143,6 +143,21 @@ def test_what_a_pool_in_use_pushes_out_again_is_reported(heated: tuple[Cluster, 
     assert "evicted again" not in restore_text(replace_struct(less, stopped=True), Terminal())
 
 
+def test_rounds_name_what_had_left_the_pool_where_something_had(heated: tuple[Cluster, str, Path]) -> None:
+    _, conninfo, path = heated
+    result = restored(conninfo, path)
+    twice = replace_struct(result, rounds=2, ranges=1, connections=1, touches=1)
+    text = restore_text(twice, Terminal())
+    assert (
+        "2 rounds, as the pool was in use: after the first usage counts were lower than the saved ones\n"
+        in text
+    )
+    assert "; 1 range, 1 connection\n" in text
+    assert "1 more access raises usage counts\n" in text
+    text = restore_text(replace_struct(twice, pushed_out_bytes=1 << 20), Terminal())
+    assert "after the first 1 MB had left it again, and usage counts were lower than the saved ones\n" in text
+
+
 def test_a_pool_that_was_not_asked_for_has_pushed_nothing_out(
     heated: tuple[Cluster, str, Path],
 ) -> None:

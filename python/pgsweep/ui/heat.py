@@ -12,7 +12,7 @@ from pgsweep.records.heat import (
     HeatState,
 )
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, server_name
+from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes, percent, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Section
 from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
@@ -76,7 +76,9 @@ def relations_text(relations: Sequence[HeatRelation], terminal: Terminal) -> str
     ]
     text = fitted_table(fields, terminal)
     if len(own) > len(rows):
-        text += f"\n... and {count(len(own) - len(rows))} rows more; all of them: --json, --csv, or a pipe"
+        text += (
+            f"\n... and {counted(len(own) - len(rows), 'row')} more; all of them: --json, --csv, or a pipe"
+        )
     return text
 
 
@@ -92,7 +94,7 @@ def _together(catalogs: Sequence[HeatRelation]) -> list[list[str]]:
         return []
     wanted = sum(row.target_bytes for row in catalogs)
     there = sum(row.resident_bytes for row in catalogs)
-    name = f"(system catalogs: {count(len(catalogs))} files)"
+    name = f"(system catalogs: {counted(len(catalogs), 'file')})"
     saved = known_bytes(sum(row.saved_bytes for row in catalogs))
     return [[name, "", "", saved, known_bytes(there), percent(there / wanted if wanted else None), ""]]
 

@@ -10,6 +10,7 @@ __all__ = [
     "NONE",
     "byte_rate",
     "count",
+    "counted",
     "error_points",
     "factor",
     "factors",
@@ -91,6 +92,12 @@ def server_name(version: str) -> str:
 def count(value: float) -> str:
     """Return a count with its thousands apart: `12 345`."""
     return format_count(value)
+
+
+def counted(number: float, one: str, several: str = "") -> str:
+    """Return a count with its noun: `1 round`, `3 rounds`; the plural has an `s` unless it is given."""
+    text = count(number)
+    return f"{text} {one if text == '1' else several or one + 's'}"
 
 
 def figure(value: float | None) -> str:

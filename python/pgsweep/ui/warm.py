@@ -11,7 +11,16 @@ from pgsweep.plain import relation_label, shown
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmRelation, WarmResult, WarmTrouble, WarmVerified, WarmWork
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import byte_rate, count, format_bytes, format_seconds, known_bytes, seconds, times
+from pgsweep.ui.numbers import (
+    byte_rate,
+    count,
+    counted,
+    format_bytes,
+    format_seconds,
+    known_bytes,
+    seconds,
+    times,
+)
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Field, fitted_table, table_width
 from pgsweep.ui.terminal import Terminal
@@ -43,7 +52,7 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
     if rows:
         parts.append(_table(result, rows[: len(rows) - hidden], terminal))
     if hidden:
-        more = f"... and {count(hidden)} relations more; all of them: --json, --csv, or through a pipe"
+        more = f"... and {counted(hidden, 'relation')} more; all of them: --json, --csv, or through a pipe"
         parts.append(_wrapped([more], terminal))
     if catalogs:
         parts.append(_wrapped([_catalogs_line(catalogs)], terminal))
@@ -104,7 +113,7 @@ def work_lines(work: WarmWork) -> list[str]:
     lines = [
         f"Read {known_bytes(work.read_bytes)} of {known_bytes(work.asked_bytes)} in "
         f"{format_seconds(work.seconds)}, {format_bytes(work.bytes_per_second)} a second, measured; "
-        f"{count(work.connections)} sessions, mode {work.mode}."
+        f"{counted(work.connections, 'session')}, mode {work.mode}."
     ]
     if work.again_bytes:
         lines.append(f"The server lost its pool meanwhile: {format_bytes(work.again_bytes)} were read again.")
@@ -114,10 +123,7 @@ def work_lines(work: WarmWork) -> list[str]:
             f"The pool was in use and evicted {gone} meanwhile: all was read and touched again, {took}."
         )
     if work.reconnects:
-        sessions = (
-            "1 lost session was" if work.reconnects == 1 else f"{count(work.reconnects)} lost sessions were"
-        )
-        lines.append(f"{sessions} opened again.")
+        lines.append(f"{counted(work.reconnects, 'lost session was', 'lost sessions were')} opened again.")
     if work.pauses:
         lines.append(f"Paused {times(work.pauses)}, {format_seconds(work.paused_seconds)} altogether.")
     if work.other_warmers:
@@ -231,7 +237,7 @@ def _is_system(row: WarmRelation | WarmTrouble) -> bool:
 def _catalogs_line(rows: Sequence[WarmRelation]) -> str:
     """Return the system catalogs in one line."""
     read, out = sum(_read(row) for row in rows), sum(row.left_out_bytes for row in rows)
-    line = f"System catalogs, between these in the same order: {count(len(rows))} relations, "
+    line = f"System catalogs, between these in the same order: {counted(len(rows), 'relation')}, "
     line += f"{format_bytes(read)} " + ("to be read" if rows[0].read_bytes is None else "read")
     return f"{line}, {format_bytes(out)} left out." if out else f"{line}."
 
@@ -258,14 +264,14 @@ def _trouble_lines(result: WarmResult, terminal: Terminal) -> list[str]:
         lines.append(f"... and {count(len(own) - _TROUBLES_SHOWN)} more: --json lists them")
     if catalogs:
         size = format_bytes(sum(trouble.blocks for trouble in catalogs) * result.block_size_bytes)
-        lines.append(f"{mark} {count(len(catalogs))} system catalogs, {size}: --json lists them")
+        lines.append(f"{mark} {counted(len(catalogs), 'system catalog')}, {size}: --json lists them")
     return ["\n".join(lines)]
 
 
 def _statements_text(result: WarmResult) -> str:
     lines = [
         f"-- {format_bytes(result.asked_bytes)} ({count(result.asked_bytes)} bytes) in "
-        f"{count(len(result.statements))} statement{'s' if len(result.statements) != 1 else ''}, "
+        f"{counted(len(result.statements), 'statement')}, "
         f"mode {result.mode}"
     ]
     for statement in result.statements:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pgsweep.plain import relation_label, shown
 from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepRelation, WarmKeepResult, WarmKeepSample
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, times
+from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes, percent, seconds, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.subject import subject_line
 from pgsweep.ui.table import Column, table
@@ -26,16 +26,20 @@ def sample_line(sample: WarmKeepSample) -> str:
     named = sample.relations if len(least) <= _NAMED else least[:_NAMED]
     parts = [f"{shown(name)} {percent(share)}" for name, share in named]
     if len(least) > len(named):
-        parts.append(f"{len(least) - len(named)} others")
+        parts.append(counted(len(least) - len(named), "other"))
     rate = 1 / sample.seconds
     cost = f"{percent(sample.backend_share)} of a backend"
     if sample.access_share is not None:
         cost += f", {percent(sample.access_share)} of all accesses"
     hand = "stands still" if sample.lap_seconds is None else f"goes round in {seconds(sample.lap_seconds)}"
-    touched, read = count(round(sample.touched_blocks * rate)), count(round(sample.read_blocks * rate))
+    touched, read = (
+        counted(round(sample.touched_blocks * rate), "block"),
+        count(round(sample.read_blocks * rate)),
+    )
     return (
-        f"{sample.at[11:19]} UTC resident: {', '.join(parts)}; a second: {count(sample.rounds * rate)} "
-        f"rounds, {touched} blocks touched, {read} read; cost {cost}; the hand {hand}"
+        f"{sample.at[11:19]} UTC resident: {', '.join(parts)}; "
+        f"a second: {counted(sample.rounds * rate, 'round')}, {touched} touched, {read} read; cost {cost}; "
+        f"the hand {hand}"
     )
 
 
@@ -93,8 +97,9 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
     """Return what was done and what it cost."""
     read = known_bytes(result.read_blocks * result.block_size_bytes)
     done = (
-        f"{count(result.rounds)} rounds: {count(result.touched_blocks)} touches of blocks, "
-        f"{count(result.read_blocks)} blocks ({read}) read{_replaced(result)}."
+        f"{counted(result.rounds, 'round')}: "
+        f"{counted(result.touched_blocks, 'touch of a block', 'touches of blocks')}, "
+        f"{counted(result.read_blocks, 'block')} ({read}) read{_replaced(result)}."
     )
     share = result.statement_seconds / result.seconds if result.seconds > 0 else None
     cost = f"Cost: {seconds(result.statement_seconds)} in the server, {percent(share)} of a backend"

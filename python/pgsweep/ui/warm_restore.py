@@ -12,7 +12,7 @@ from pgsweep.ui.heat import (
     state_text,
 )
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, times
+from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes, percent, seconds, times
 from pgsweep.ui.section import Page
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
@@ -38,23 +38,25 @@ def _work_text(result: WarmRestoreResult) -> str:
     does = "would read" if result.dry_run else "asked to be read"
     lines = [
         f"{does}: {known_bytes(result.to_pool_bytes)} into the buffer pool, hottest first, "
-        f"{known_bytes(result.to_page_cache_bytes)} into the page cache; {count(result.ranges)} ranges, "
-        f"{count(result.connections)} connections"
+        f"{known_bytes(result.to_page_cache_bytes)} into the page cache; "
+        f"{counted(result.ranges, 'range')}, {counted(result.connections, 'connection')}"
     ]
     if result.touches_left_out:
         lines.append(
             "usage counts are left to the queries: they evict what was read, so the clock hand moves"
         )
     elif result.touches:
-        lines.append(f"{count(result.touches)} more accesses raise usage counts")
+        lines.append(counted(result.touches, "more access raises", "more accesses raise") + " usage counts")
     if result.left_out_bytes:
         lines.append(f"no room in this pool for the coldest {format_bytes(result.left_out_bytes)}")
     if not result.dry_run:
         lines.append(f"took {seconds(result.seconds)}" + (", ended early" if result.stopped else ""))
     if result.rounds > 1:
+        left = f"{format_bytes(result.pushed_out_bytes)} had left it again, and "
         lines.append(
             f"{count(result.rounds)} rounds, as the pool was in use: after the first "
-            f"{format_bytes(result.pushed_out_bytes)} had left it again, and usage counts were lowered"
+            + (left if result.pushed_out_bytes else "")
+            + "usage counts were lower than the saved ones"
         )
     if result.restarts:
         lines.append(f"the server was gone {times(result.restarts)}; what was lost was read again")

@@ -8,7 +8,7 @@ from pgsweep.ui.heat import (
     levels,
 )
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, seconds
+from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes, seconds
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
@@ -31,15 +31,15 @@ def save_text(result: WarmSaveResult, terminal: Terminal) -> str:
             if cached is None
             else f"{format_bytes(cached * result.block_size_bytes)} of the page cache"
         ),
-        f"{count(result.relations)} relations in {count(result.databases)} databases; "
+        f"{counted(result.relations, 'relation')} in {counted(result.databases, 'database')}; "
         f"{format_bytes(result.size_bytes)}, {result.size_bytes / max(1, both):.2f} bytes a resident block; "
         f"took {seconds(result.seconds)}",
         "usage_count " + levels(result.usage_counts),
     ]
     if result.nameless_blocks:
         lines.append(
-            f"left out: {count(result.nameless_blocks)} blocks of the pool, as no catalog that may be read "
-            "names their relation"
+            f"left out: {counted(result.nameless_blocks, 'block')} of the pool, as no catalog that may be "
+            "read names their relation"
         )
     if result.kept:
         lines.append(f"kept: {len(result.kept)} older, the oldest {shown(result.kept[-1])}")
