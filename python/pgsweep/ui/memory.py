@@ -31,7 +31,8 @@ def memory_text(result: MemoryResult, terminal: Terminal) -> str:
     rows = rows[: len(rows) - hidden]
     processes = len(result.processes) + result.hidden
     head = f"Measured: memory of {count(processes)} processes"
-    parts = [f"{head}; took {format_seconds(result.seconds)}.", "\n".join(cost_lines(result))]
+    cost = "\n".join(terminal.wrap(line) for line in cost_lines(result))
+    parts = [f"{head}; took {format_seconds(result.seconds)}.", cost]
     parts += ["\n".join(totals_lines(result)), fitted_table(_fields(rows), terminal)]
     if hidden + result.hidden:
         how = "" if result.hidden else "; all of them: --json, --csv, or through a pipe"
@@ -80,7 +81,7 @@ def totals_lines(result: MemoryResult) -> list[str]:
         ("shared memory, once", totals.shared_memory_bytes, note),
         ("private memory", totals.private_bytes, "of all processes"),
         ("page tables", totals.page_tables_bytes, "of all processes"),
-        ("together", totals.real_bytes, "what the server costs the host, its page cache aside"),
+        ("together", totals.real_bytes, "what the server costs the host, without page cache"),
     ]
     if totals.swap_bytes:
         rows.append(("swapped out", totals.swap_bytes, "not in memory now"))

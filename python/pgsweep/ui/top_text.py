@@ -346,7 +346,8 @@ def missing_line(sample: TopSample, index: int) -> str:
 
 def once_text(sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool) -> str:
     """Return the page as text, as `--once` prints it; only on a terminal is it cut to its width."""
-    lines: list[Line] = [[_value(f"{subject_line(sample)}; read by {sample.pool_source}")]]
+    head = terminal.wrap(f"{subject_line(sample)}; read by {sample.pool_source}")
+    lines: list[Line] = [[_value(line)] for line in head.split("\n")]
     lines += page_head(sample, terminal)
     lines.append([])
     lines += relation_table(sample, terminal, sort=sort, reverse=reverse, limited=terminal.interactive)
