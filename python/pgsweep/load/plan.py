@@ -11,6 +11,14 @@ import msgspec
 
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.host.machine import memory_bytes
+from pgsweep.load.amount import (
+    COMPRESSION,
+    Amount,
+    amount_of_parquet,
+    amount_of_text,
+    total_read_bytes,
+    total_records,
+)
 from pgsweep.load.header import chosen_columns, strays
 from pgsweep.load.objects import (
     COPY_BYTES_PER_SECOND,
@@ -28,7 +36,7 @@ from pgsweep.load.objects import (
 )
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.rows import json_columns, parquet_columns
-from pgsweep.load.source import Input, read_first, splitter_for, terminator_of
+from pgsweep.load.source import Input, read_first
 from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, unlogged_choice
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.grants import grant_to_session
@@ -40,7 +48,6 @@ from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject,
 from pgsweep.units import format_bytes, parse_bytes
 
 _HEAP_PER_FILE_BYTE: Final = 1.2
-_COMPRESSION: Final = 4.0
 _SMALL_BYTES: Final = 32 << 20
 _MEASURED_FROM_BYTES: Final = 128 << 20
 _MOST_JOBS: Final = 4
@@ -124,9 +131,9 @@ def prepare(
     check_table(catalog, connection)
     table = catalog.table
     kind = inputs[0].format
-    columns, headers, mean_bytes, stray = _look(catalog, inputs, options)
+    columns, headers, amounts, stray = _look(catalog, inputs, options)
     size = _total_bytes(inputs)
-    records = None if size is None or not mean_bytes else max(1, round(size / mean_bytes))
+    records = total_records(amounts)
     choices: list[LoadChoice] = []
     notes: list[str] = []
     triggers = [trigger for trigger in catalog.triggers if trigger.on_insert and trigger.enabled in "OA"]
@@ -241,7 +248,7 @@ def prepare(
             indexes,
             keys,
             records,
-            size,
+            total_read_bytes(amounts),
             minimal=freeze and table.wal_level == "minimal",
             unlogged=options.unlogged,
         ),
@@ -254,19 +261,21 @@ def prepare(
 
 def _look(
     catalog: Catalog, inputs: Sequence[Input], options: LoadOptions
-) -> tuple[list[str], list[bool], float | None, str | None]:
-    """Return columns, whether each input has a header, the mean bytes of a record, and stray quotes."""
+) -> tuple[list[str], list[bool], list[Amount], str | None]:
+    """Return columns, whether each input has a header, how many records each has, and stray quotes."""
     kind = inputs[0].format
     if kind == "binary":
         names = options.columns or [column.name for column in catalog.columns if not column.generated]
-        return names, [False] * len(inputs), None, None
+        return names, [False] * len(inputs), [Amount(None, f.size_bytes) for f in inputs], None
     found: list[list[str]] = []
     headers: list[bool] = []
-    stray = mean = None
+    amounts: list[Amount] = []
+    stray = None
     for entry in inputs:
         if kind == "parquet":
             found.append(options.columns or parquet_columns(entry, catalog.columns))
             headers.append(False)
+            amounts.append(amount_of_parquet(entry))
             continue
         sample = read_first(entry)
         if kind == "jsonl":
@@ -274,31 +283,30 @@ def _look(
             headers.append(False)
         else:
             columns, header = chosen_columns(entry, sample, options, catalog.columns)
-            found.append(columns)
+            # An empty file names no columns, so it fits to any.
+            found.append(columns if sample or options.columns else [])
             headers.append(header)
             stray = stray or strays(entry, sample, options)
-        if mean is None:
-            ends = splitter_for(kind, options, terminator_of(sample)).ends(sample)
-            mean = float(ends[-1]) / len(ends) if len(ends) else float(len(sample)) or None
+        amounts.append(amount_of_text(entry, sample, options, header=headers[-1]))
     filled = [columns for columns in found if columns]
     if any(columns != filled[0] for columns in filled):
         if kind == "jsonl":
             every = [c.name for c in catalog.columns if any(c.name in columns for columns in filled)]
-            return every, headers, mean, stray
+            return every, headers, amounts, stray
         raise UsageError(
             "the files have different columns, or the same in another order",
             hint="load those that are alike at once",
         )
     if not filled:
-        return [column.name for column in catalog.columns if not column.generated], headers, mean, stray
-    return filled[0], headers, mean, stray
+        return [column.name for column in catalog.columns if not column.generated], headers, amounts, stray
+    return filled[0], headers, amounts, stray
 
 
 def _total_bytes(inputs: Sequence[Input]) -> int | None:
     if any(entry.size_bytes is None for entry in inputs):
         return None
     return round(
-        sum((entry.size_bytes or 0) * (_COMPRESSION if entry.compression else 1.0) for entry in inputs)
+        sum((entry.size_bytes or 0) * (COMPRESSION if entry.compression else 1.0) for entry in inputs)
     )
 
 
