@@ -19,6 +19,7 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
 from pgsweep.pg import load_work
 from pgsweep.pg.cluster import Cluster
+from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run
 from tests.fix_disk import fill_disk
@@ -222,13 +223,55 @@ def test_a_table_that_is_dropped_meanwhile(conninfo: str, rows: Path, state: Pat
         load_files(conninfo, [str(rows)], "t", KEEP, listener=at)
     assert at.done
     assert len(list(state.glob("load-*.json"))) == 1
-    with pytest.raises(UsageError):
+    with pytest.raises(PgsweepError, match="dropped or renamed meanwhile"):
         resume(conninfo, "t")
     undone = outcome_of(roll_back(conninfo, "t", listener=(listener := At())))
     assert (undone.ended, undone.unchanged, undone.problems) == ("rolled back", None, [])
     assert "the table no longer exists" in " ".join(listener.notes)
     assert leftovers(conninfo) == []
     assert list(state.glob("load-*.json")) == []
+
+
+@pytest.mark.parametrize("table", ['"Ünï Load"', 'public."Ünï Load"', '"o""dd"', "ODD"])
+def test_a_dropped_table_is_found_by_the_name_that_was_given(conninfo: str, rows: Path, table: str) -> None:
+    ask(conninfo, f"ALTER TABLE t RENAME TO {table.removeprefix('public.')}")
+    at = At(lambda: ask(conninfo, f"DROP TABLE {table}"))
+    with pytest.raises(PgsweepError, match="dropped or renamed meanwhile") as failed:
+        load_files(conninfo, [str(rows)], table, KEEP, listener=at)
+    assert f"--rollback {shell_word(table)}" in said(failed.value)
+    with pytest.raises(PgsweepError, match="dropped or renamed meanwhile"):
+        resume(conninfo, table)
+    with pytest.raises(UsageError) as failed:
+        roll_back(conninfo, '"other"')
+    assert failed.value.cause == 'relation "other" does not exist'
+    assert outcome_of(roll_back(conninfo, table)).ended == "rolled back"
+    assert leftovers(conninfo) == []
+
+
+def test_a_name_that_tables_of_two_schemas_had_is_not_guessed(conninfo: str, rows: Path) -> None:
+    for schema in ("one", "two"):
+        ask(conninfo, f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.v (id int, a int, name text)")
+        drop = At(lambda schema=schema: ask(conninfo, f"DROP TABLE {schema}.v"))  # type: ignore[misc]
+        with pytest.raises(PgsweepError, match="dropped or renamed meanwhile"):
+            load_files(conninfo, [str(rows)], f"{schema}.v", KEEP, listener=drop)
+    with pytest.raises(UsageError, match="several tables") as failed:
+        roll_back(conninfo, "v")
+    assert failed.value.hint == "name one of them with its schema: one.v, two.v"
+    # A table of that name in another schema hides neither, and is not touched.
+    ask(conninfo, "CREATE TABLE v (id int)")
+    before = facts_of(conninfo, "v")
+    assert outcome_of(roll_back(conninfo, "two.v")).ended == "rolled back"
+    assert outcome_of(roll_back(conninfo, "v")).ended == "rolled back"
+    assert (facts_of(conninfo, "v"), leftovers(conninfo)) == (before, [])
+
+
+def test_the_load_of_a_namesake_in_another_schema_is_not_undone(conninfo: str, rows: Path) -> None:
+    ask(conninfo, "CREATE SCHEMA one; CREATE TABLE one.t (id int, a int, name text)")
+    stop = threading.Event()
+    load_files(conninfo, [str(rows)], "one.t", KEEP, listener=At(stop.set), stop=stop)
+    with pytest.raises(UsageError, match="no load of `t` is unfinished"):
+        roll_back(conninfo, "t")
+    assert outcome_of(resume(conninfo, "one.t")).rows == ROWS
 
 
 def test_another_table_under_the_same_name_gets_no_row(conninfo: str, rows: Path) -> None:

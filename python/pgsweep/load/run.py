@@ -51,7 +51,7 @@ from pgsweep.pg.load_journal import (
     read_unfinished,
 )
 from pgsweep.pg.load_work import current_xid, dropped, failure_of, own_rows_are_distinct
-from pgsweep.pg.userpath import resolve_relation
+from pgsweep.pg.userpath import parts_of_name, resolve_relation
 from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadChoice, LoadOutcome, LoadResult
 
@@ -375,14 +375,19 @@ def _found(
     try:
         oid = resolve_relation(control, table)
     except UsageError:
-        lost = _oid_of_lost(control, table)
-        if lost is None or not gone_is_fine:
+        lost = _oid_of_lost(control, table, None)
+        if lost is None:
             raise
+        if not gone_is_fine:
+            # It may also be in a schema that is not in the search_path.
+            there = read_catalog(control, lost)
+            if there is None or there.table.name not in (table, *parts_of_name(control, table)[-1:]):
+                raise dropped() from None
         oid = lost
     found = _claimed(control, oid)
     if found is None and gone_is_fine:
         # Another table may have taken the name of one that was dropped or renamed.
-        lost = _oid_of_lost(control, table)
+        lost = _oid_of_lost(control, table, read_catalog(control, oid))
         found = None if lost is None else _claimed(control, lost)
         oid = oid if found is None or lost is None else lost
     if found is None:
@@ -418,13 +423,33 @@ def _claimed(control: Connection, oid: int) -> Unfinished | None:
     return find_unfinished(control, oid)
 
 
-def _oid_of_lost(control: Connection, table: str) -> int | None:
-    """Return the oid of a table that was dropped while it was loaded, by the name that the journal has."""
+def _oid_of_lost(control: Connection, table: str, namesake: Catalog | None) -> int | None:
+    """Return the oid of a table that was dropped while it was loaded, by the name that the journal has.
+
+    Args:
+        table: with or without its schema.
+        namesake: the table that the name means now, if there is one. It may be in another schema; then the
+            load of a table that still exists is not meant.
+
+    Raises:
+        UsageError: tables of several schemas have that name.
+    """
+    parts = parts_of_name(control, table)
+    found: dict[str, int] = {}
     for _, oid, _, text in read_unfinished(control):
         facts = parse_document(text).table
-        if table in (facts.quoted, facts.name, f"{facts.schema}.{facts.name}"):
-            return oid
-    return None
+        names = (facts.quoted, facts.name, f"{facts.schema}.{facts.name}")
+        if table not in names and parts not in ([facts.name], [facts.schema, facts.name]):
+            continue
+        same = namesake is None or namesake.table.quoted == facts.quoted
+        if same or read_catalog(control, oid) is None:
+            found.setdefault(facts.quoted, oid)
+    if len(found) > 1:
+        raise UsageError(
+            f"loads of several tables with the name `{table}` are unfinished",
+            hint=f"name one of them with its schema: {', '.join(map(shell_word, sorted(found)))}",
+        )
+    return next(iter(found.values()), None)
 
 
 def _result(connection: Connection, prepared: Prepared, outcome: LoadOutcome | None) -> LoadResult:

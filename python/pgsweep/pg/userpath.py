@@ -22,6 +22,7 @@ from pgsweep.plain import decode_nullable
 
 _SET_PATH = "SELECT pg_catalog.set_config('search_path', %s, true)"
 _RESOLVE = "SELECT pg_catalog.to_regclass(%s)"
+_PARTS = "SELECT pg_catalog.to_json(pg_catalog.parse_ident(%s))"
 _CREATES_IN = "SELECT pg_catalog.current_schema()"
 
 _NOT_A_RELATION = (
@@ -89,8 +90,18 @@ def resolve_relation(connection: psycopg.Connection[Any], name: str) -> int:
     except _NOT_A_RELATION as error:
         raise _no_relation(connection, name, first_line(error)) from error
     if value is None:
-        raise _no_relation(connection, name, f'relation "{name}" does not exist')
+        quoted = name if '"' in name else f'"{name}"'
+        raise _no_relation(connection, name, f"relation {quoted} does not exist")
     return int.from_bytes(value, "big")
+
+
+def parts_of_name(connection: psycopg.Connection[Any], name: str) -> list[str]:
+    """Return the parts of a name as the server takes it, without quotes; nothing where it is not a name."""
+    try:
+        row = connection.execute(_PARTS, [name]).fetchone()
+    except psycopg.DataError:
+        return []
+    return [] if row is None else [str(part) for part in row[0]]
 
 
 def _no_relation(connection: psycopg.Connection[Any], name: str, cause: str) -> UsageError:
