@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 
@@ -308,11 +311,46 @@ def test_a_file_that_grows_undoes_the_load(conninfo: str, rows: Path) -> None:
     # The table has a part of the rows, so a plan of the next load would mislead.
     with pytest.raises(UsageError, match="has begun and not ended"):
         plan_load(conninfo, [str(rows)], "t", DROP)
+    size = rows.stat().st_size
     grow()
-    with pytest.raises(PgsweepError, match="has changed since the load began"):
+    words = f"it had {size} bytes, and has {rows.stat().st_size}$"
+    with pytest.raises(PgsweepError, match=words) as failed:
         resume(conninfo, "t")
+    assert failed.value.hint == "undo the load: pgsweep load --rollback t; then load the file again"
     assert outcome_of(roll_back(conninfo, "t")).unchanged
     assert (count_of(conninfo), facts_of(conninfo, "t")) == (0, before)
+
+
+def test_a_file_that_was_only_touched_can_be_given_its_time_again(conninfo: str, rows: Path) -> None:
+    stop = threading.Event()
+    load_files(conninfo, [str(rows)], "t", DROP, listener=At(stop.set), stop=stop)
+    before = rows.stat()
+    rows.touch()
+    with pytest.raises(PgsweepError, match=r"it was last written at .*Z, before at .*Z$") as failed:
+        resume(conninfo, "t")
+    assert "load --rollback t" in said(failed.value)
+    found = re.search(r"(touch -d [^;]*);", said(failed.value))
+    assert found is not None
+    subprocess.run(["sh", "-c", found[1]], check=True)
+    assert rows.stat().st_mtime_ns == before.st_mtime_ns
+    # A copy of the same content and time is another file still.
+    copy = rows.with_suffix(".copy")
+    shutil.copy2(rows, copy)
+    kept = rows.rename(rows.with_suffix(".kept"))
+    copy.rename(rows)
+    with pytest.raises(PgsweepError, match=r"it is another file \(inode \d+, before \d+\)$") as failed:
+        resume(conninfo, "t")
+    assert "touch" not in said(failed.value)
+    kept.rename(rows)
+    assert outcome_of(resume(conninfo, "t")).rows == ROWS
+
+
+def test_a_load_of_a_changed_file_that_is_kept_is_to_be_undone(conninfo: str, rows: Path) -> None:
+    given = msgspec.structs.replace(DROP, keep_on_failure=True)
+    with pytest.raises(PgsweepError, match="it was last written at") as failed:
+        load_files(conninfo, [str(rows)], "t", given, listener=At(rows.touch))
+    assert failed.value.hint == "undo what was copied: pgsweep load --rollback t; then load the file again"
+    assert outcome_of(roll_back(conninfo, "t")).ended == "rolled back"
 
 
 @pytest.mark.parametrize("record", ["5000,1", "5000,1,x,y"])

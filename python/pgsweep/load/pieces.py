@@ -15,7 +15,7 @@ from pgsweep.load.copying import Copier, LoadListener, Refused
 from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, with_table, write_local
 from pgsweep.load.rebuild import Rebuild
 from pgsweep.load.rejects import write_rejects
-from pgsweep.load.source import InputError
+from pgsweep.load.source import ChangedFile, InputError
 from pgsweep.load.unlogged import not_empty
 from pgsweep.pg.connect import Connection, place_of
 from pgsweep.pg.failures import DriverError
@@ -180,6 +180,9 @@ class PieceRun:
 
     def _undone(self, error: PgsweepError) -> PgsweepError:
         if self._document.options.keep_on_failure:
+            if isinstance(error, ChangedFile):
+                error.hint = "undo what was copied: pgsweep load --rollback TABLE; then load the file again"
+                return error
             error.hint = (
                 f"{error.hint}; what was copied stays, without its indexes: pgsweep load --resume TABLE, or "
                 "pgsweep load --rollback TABLE"

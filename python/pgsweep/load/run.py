@@ -179,7 +179,7 @@ def resume(
             )
         if phase in ("planned", "copying"):
             for entry in document.inputs:
-                check_unchanged(entry)
+                check_unchanged(entry, resuming=True)
         if phase == "planned":
             run.drop([entry for _, entry, _ in read_objects(control, found.load_id)])
         outcome = run.copy_and_finish(begin) if phase != "rebuilding" else run.finish(begin)

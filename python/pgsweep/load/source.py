@@ -15,6 +15,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -23,6 +24,7 @@ import msgspec
 from pgsweep._native import RecordSplitter
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import Format, LoadOptions
+from pgsweep.plain import shell_word
 
 BLOCK_BYTES: Final = 1 << 20
 STDIN: Final = "-"
@@ -45,6 +47,10 @@ _LONGEST_HEADER_BYTES: Final = 16 << 20
 
 class InputError(PgsweepError):
     """A file cannot be read, or is not what it should be."""
+
+
+class ChangedFile(InputError):
+    """A file is not as it was when the load began."""
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -150,11 +156,15 @@ def _identity(status: os.stat_result) -> tuple[int, int, int] | None:
     return (status.st_size, status.st_mtime_ns, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
-def check_unchanged(entry: Input) -> None:
+def check_unchanged(entry: Input, *, resuming: bool = False) -> None:
     """Refuse a file that is not as it was when the load began.
 
+    Args:
+        resuming: an earlier run has begun the load, and it stays begun.
+
     Raises:
-        InputError: it has grown, was written to, or was replaced.
+        ChangedFile: it has grown, was written to, or was replaced.
+        InputError: it cannot be read.
     """
     if entry.identity is None:
         return
@@ -162,12 +172,45 @@ def check_unchanged(entry: Input) -> None:
         now = _identity(os.stat(entry.path))  # noqa: PTH116
     except OSError as error:
         raise InputError(f"cannot read `{entry.path}`: {error.strerror}") from error
-    if now != entry.identity:
-        raise InputError(
-            f"`{entry.path}` has changed since the load began",
+    if now == entry.identity:
+        return
+    message = f"`{entry.path}` has changed since the load began: {_difference(entry.identity, now)}"
+    if not resuming:
+        raise ChangedFile(
+            message,
             cause="it is still being written, or another file has its name",
             hint="wait until it is whole, then load it again",
         )
+    hint = "undo the load: pgsweep load --rollback TABLE; then load the file again"
+    if now is not None and (now[0], now[2]) == (entry.identity[0], entry.identity[2]):
+        hint = (
+            "if its content is the same, give it its old time: touch -d "
+            f"{_time(entry.identity[1])} {shell_word(entry.path)}; if not, {hint}"
+        )
+    raise ChangedFile(
+        message, cause="a part of its records is in the table, and the rest may be others now", hint=hint
+    )
+
+
+def _difference(before: tuple[int, int, int], now: tuple[int, int, int] | None) -> str:
+    """Return in words what differs of the identity of a file."""
+    if now is None:
+        return "it is not a plain file any more"
+    size, time, inode = (a != b for a, b in zip(before, now, strict=True))
+    words = []
+    if size:
+        words.append(f"it had {before[0]} bytes, and has {now[0]}")
+    if inode:
+        words.append(f"it is another file (inode {now[2]}, before {before[2]})")
+    if time and not size:
+        words.append(f"it was last written at {_time(now[1])}, before at {_time(before[1])}")
+    return ", and ".join(words)
+
+
+def _time(nanoseconds: int) -> str:
+    """Return a time of a file as `touch -d` takes it, with all its digits."""
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
 
 
 _streams: dict[str, tuple[IO[bytes], Any]] = {}
