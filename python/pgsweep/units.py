@@ -115,3 +115,8 @@ def format_count(value: float) -> str:
     if abs(value) < 10 and value != round(value):
         return f"{value:.2g}"
     return f"{value:,.0f}".replace(",", " ")
+
+
+def format_many(value: int, word: str) -> str:
+    """Return a count and the word for what is counted, with an s unless it is one: `1 row`, `2 rows`."""
+    return f"{format_count(value)} {word}{'' if value == 1 else 's'}"

@@ -188,19 +188,21 @@ class PieceRun:
                 "pgsweep load --rollback TABLE"
             )
             return error
+        # What the server says of a refused record is in the message; of a wrong count the cause is all.
+        why = f"{error.cause}; " if isinstance(error, WrongCount) else ""
         self._listener.note("rolling the load back")
         self._stop.clear()
         try:
             ended = self.roll_back(time.monotonic()).ended
         except CannotRemove as failed:
-            error.cause = f"the load could not be rolled back: {failed.message}; {failed.cause}"
+            error.cause = f"{why}the load could not be rolled back: {failed.message}; {failed.cause}"
             error.hint = failed.hint
             return error
         if ended != "rolled back":
-            error.cause = "its rows are gone, but not everything dropped is made again"
+            error.cause = f"{why}its rows are gone, but not everything dropped is made again"
             error.hint = "finish that: pgsweep load --rollback TABLE"
             return error
-        error.cause = "the load was rolled back: its rows are gone, everything dropped is made again"
+        error.cause = f"{why}the load was rolled back: its rows are gone, everything dropped is made again"
         return error
 
     def finish(self, begin: float, *, keep_as_is: bool = False, partly: bool = False) -> LoadOutcome:

@@ -21,7 +21,7 @@ from pgsweep.pg.load_catalog import TableFacts
 from pgsweep.pg.load_journal import LoadId, Reject, add_piece, join_work
 from pgsweep.pg.load_work import check_same
 from pgsweep.pg.userpath import read_user_path
-from pgsweep.units import format_count
+from pgsweep.units import format_many
 
 _BAD_ROW_CLASSES = ("22", "23", "P0", "44")
 """Data exception, integrity constraint violation, an error raised by PL/pgSQL, WITH CHECK OPTION."""
@@ -258,7 +258,7 @@ def copy_with_path(
 def wrong_count(records: int, rows: int) -> WrongCount:
     """Return the error of a piece whose rows are not as many as its records."""
     return WrongCount(
-        f"the server took {format_count(rows)} rows of {format_count(records)} records",
+        f"the server took {format_many(rows, 'row')} of {format_many(records, 'record')}",
         cause="a line that is only `\\.` ends COPY on servers before 18, or the quoting is not the one given",
         hint="see how the file is quoted: --quote, --escape, --delimiter, --format",
     )
