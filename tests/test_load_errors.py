@@ -9,9 +9,11 @@ import pytest
 
 from pgsweep.errors import PgsweepError
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files
+from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.cluster import Cluster
-from tests.fix_load import count_of, said, trouble_database
+from pgsweep.ui.load import load_text
+from pgsweep.ui.terminal import Terminal
+from tests.fix_load import ask, count_of, said, trouble_database
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +42,33 @@ def test_a_line_that_ends_copy_is_the_cause(
         assert r"a line that is only `\.` ends COPY on servers before 18" in said(failed.value)
         assert ("the load was rolled back" in said(failed.value)) is not single
         assert count_of(older) == 0
+
+
+@pytest.mark.parametrize(("codec", "name"), [("utf-16", "UTF-16"), ("utf-32", "UTF-32")])
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
+def test_a_file_in_utf_16_is_to_be_converted(
+    conninfo: str, tmp_path: Path, codec: str, name: str, suffix: str
+) -> None:
+    path = tmp_path / f"its rows.{suffix}"
+    path.write_bytes("id,a,name\n1,1,x\n".encode(codec))
+    with pytest.raises(PgsweepError, match=f"is in {name}") as failed:
+        plan_load(conninfo, [str(path)], "t", LoadOptions())
+    assert failed.value.hint == f"convert it: iconv -f {name} -t UTF-8 '{path}'"
+
+
+def test_one_is_not_many_and_names_are_quoted(conninfo: str, tmp_path: Path) -> None:
+    terminal = Terminal(width=200)
+    ask(conninfo, 'CREATE UNLOGGED TABLE u ("Id x" int, "Wert €" text, "a,b" text)')
+    path = tmp_path / "rows.csv"
+    path.write_text('Id x,Wert €,"a,b"\n1,x,y\nx,x,x\n')
+    plan = load_text(plan_load(conninfo, [str(path)], "u", LoadOptions()), terminal)
+    assert "public.u: an unlogged table, about 0 rows" in plan
+    assert 'columns: "Id x", "Wert €", "a,b"' in plan
+    assert "about 2 records" in plan
+    given = LoadOptions(max_rejects=5)
+    done = load_text(load_files(conninfo, [str(path)], "u", given, rejects=tmp_path / "bad"), terminal)
+    assert "1 row loaded into public.u" in done
+    assert "1 record refused, in" in done
+    path.write_text('Id x,Wert €,"a,b"\nx,x,x\ny,y,y\n')
+    with pytest.raises(PgsweepError, match="more than 1 record is refused, the last"):
+        load_files(conninfo, [str(path)], "u", LoadOptions(max_rejects=1), rejects=tmp_path / "bad 2")

@@ -95,12 +95,14 @@ def test_it_is_as_one_made_by_create_table(conninfo: str, rows: Path) -> None:
 @pytest.mark.parametrize(
     ("why", "words"),
     [
-        ("other bound", "pgsweep_bound"),
+        ("other bound", "outside the bound of the new partition .Failing row"),
         ("duplicate", "cannot be made again|duplicate|could not create unique index"),
         ("missing key", "violates foreign key"),
         ("overlap", "would overlap"),
         ("rows in default", "default partition"),
-        ("no bound", "is not one of"),
+        ("no bound", r"is not one of .*: invalid bound specification for a range partition$"),
+        ("empty bound", r'is not one of .*: empty range bound specified for partition "Year 2021"$'),
+        ("column", r"is not one of .*: cannot use column reference in partition bound expression$"),
         ("two statements", "is not one of|multiple commands"),
         ("triggers", "fire on INSERT"),
         ("published", "is published"),
@@ -121,6 +123,10 @@ def test_whatever_ends_it_leaves_nothing(conninfo: str, rows: Path, why: str, wo
         ask(conninfo, f"INSERT INTO {PARENT} (id, at) VALUES (1, '2021-05-05')")
     elif why == "no bound":
         given = LoadOptions(partition_of=PARENT, for_values="IN (1)")
+    elif why == "empty bound":
+        given = LoadOptions(partition_of=PARENT, for_values="FROM ('2022-01-01') TO ('2021-01-01')")
+    elif why == "column":
+        given = LoadOptions(partition_of=PARENT, for_values="FROM (at) TO ('2021-01-01')")
     elif why == "two statements":
         given = LoadOptions(partition_of=PARENT, for_values="DEFAULT; DROP TABLE parent CASCADE")
     elif why == "triggers":
@@ -138,3 +144,24 @@ def test_whatever_ends_it_leaves_nothing(conninfo: str, rows: Path, why: str, wo
         assert f"line {ROWS + 2}" in failed.value.message
     after = ask(conninfo, "SELECT relname, relkind FROM pg_class WHERE relnamespace >= 2200 ORDER BY 1, 2")
     assert after == before
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [
+        ("FROM (300) TO (400", "a parenthesis is not closed in the bound"),
+        ("FROM 300) TO (400)", "a parenthesis is closed that was not opened"),
+        ("FROM ('2021-01-01) TO ('2022-01-01')", "a quote is not closed"),
+        ("FROM ('(') TO ('it''s )')", ""),
+        (r"FROM (E'\')') TO ($$($$)", ""),
+    ],
+)
+def test_the_plan_refuses_a_bound_that_is_not_closed(
+    conninfo: str, rows: Path, bound: str, words: str
+) -> None:
+    given = LoadOptions(partition_of=PARENT, for_values=bound)
+    if words:
+        with pytest.raises(UsageError, match=words):
+            plan_load(conninfo, [str(rows)], NEW, given)
+    else:  # What it means is the server's to say, when the load begins.
+        assert plan_load(conninfo, [str(rows)], NEW, given).plan.bound == f"FOR VALUES {bound}"

@@ -57,11 +57,11 @@ def relation_label(schema: str, relation: str, table_schema: str = "", table: st
         # pg_toast.pg_toast_16405 says nothing to a person. Its index is pg_toast_16405_index (toasting.c).
         kind = "TOAST index" if relation.endswith("_index") else "TOAST"
         return f"{relation_label(table_schema, table)} ({kind})"
-    name = _quoted_where_needed(relation)
-    return name if schema in ("", "public") else f"{_quoted_where_needed(schema)}.{name}"
+    name = quoted_where_needed(relation)
+    return name if schema in ("", "public") else f"{quoted_where_needed(schema)}.{name}"
 
 
-def _quoted_where_needed(name: str) -> str:
+def quoted_where_needed(name: str) -> str:
     """Return a name as regclass prints it (ruleutils.c, quote_identifier), but key words without quotes.
 
     regclass takes key words as they are.

@@ -15,7 +15,7 @@ from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import INTERRUPTED, PgsweepError, UsageError
-from pgsweep.ui.numbers import byte_rate, count, format_bytes
+from pgsweep.ui.numbers import byte_rate, count, counted, format_bytes
 from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
@@ -422,7 +422,7 @@ class LoadProgress:
 
     def state(self, state: CopyState) -> None:
         """Move the bar of the copying."""
-        words = [f"{count(state.rows)} rows", format_bytes(state.done_bytes)]
+        words = [counted(state.rows, "row"), format_bytes(state.done_bytes)]
         if state.rejected:
             words.append(f"{count(state.rejected)} rejected")
         words.append(byte_rate(state.bytes_per_second))

@@ -33,6 +33,7 @@ from pgsweep.pg.load_partition import BOUND_CHECK
 from pgsweep.pg.load_work import failure_of
 from pgsweep.pg.retry import repeated
 from pgsweep.progress import Listener, NullListener
+from pgsweep.units import format_many
 
 _TRIES: Final = 5
 _PAUSE_SECONDS: Final = 0.2
@@ -337,7 +338,15 @@ def refused_in_one(entry: Input, chunk: Chunk, bad: BadRow, *, partition: bool) 
     error = refused(entry, chunk, bad)
     error.cause = "the server refuses the record; nothing of the load is in the table"
     if partition and BOUND_CHECK in bad.reason:
-        error.cause = "it belongs to another partition; nothing of the load is in the database"
+        # The constraint is ours, and is gone; the detail that follows its name shows the row.
+        rest = bad.reason.partition(BOUND_CHECK)[2]
+        detail = rest[rest.find(" (") :] if " (" in rest else ""
+        where = error.message.removesuffix(bad.reason)
+        return Refused(
+            f"{where}the row is outside the bound of the new partition{detail}",
+            cause="it belongs to another partition; nothing of the load is in the database",
+            hint=error.hint,
+        )
     return error
 
 
@@ -345,7 +354,8 @@ def too_many(most: int, entry: Input, chunk: Chunk, bad: BadRow) -> Refused:
     """Return the error of more refused records than are allowed."""
     found = refused(entry, chunk, bad)
     return Refused(
-        f"more than {most} records are refused, the last: {found.message}",
+        f"more than {format_many(most, 'record')} {'is' if most == 1 else 'are'} refused, the last: "
+        f"{found.message}",
         cause="the columns or the format may not be those given",
         hint="see the plan: --plan; or allow more: --max-rejects N",
     )

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from pgsweep.errors import UsageError
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.source import Input, InputError, splitter_for, terminator_of
+from pgsweep.load.source import STDIN, Input, InputError, splitter_for, terminator_of
 from pgsweep.pg.load_catalog import Column
+from pgsweep.plain import shell_word
+from pgsweep.units import format_many
+
+_WIDE_MARKS: Final = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""Those of UTF-32 first: in little endian order they begin with that of UTF-16."""
 
 _FIELD_MOST = 1 << 30
 
@@ -28,6 +40,24 @@ def first_record(entry: Input, sample: bytes, options: LoadOptions) -> list[str]
     if entry.format == "tsv":
         return [_unescaped(field) for field in text.split(options.delimiter or "\t")]
     return next(_reader(text, options), [])
+
+
+def check_encoding(entry: Input, sample: bytes, options: LoadOptions) -> None:
+    """Refuse a file that begins with the byte order mark of UTF-16 or UTF-32, which no server reads.
+
+    Raises:
+        InputError: it does.
+    """
+    mark = next((mark for mark in _WIDE_MARKS if sample.startswith(mark)), None)
+    if mark is None or not (options.encoding or "UTF8").upper().startswith("UTF"):
+        return
+    name = _WIDE_MARKS[mark]
+    packed = entry.path == STDIN or entry.compression is not None
+    raise InputError(
+        f"{entry.name} is in {name}",
+        cause="it begins with the byte order mark of that encoding, which PostgreSQL does not take",
+        hint=f"convert it: iconv -f {name} -t UTF-8 {'FILE' if packed else shell_word(entry.path)}",
+    )
 
 
 def chosen_columns(
@@ -65,8 +95,8 @@ def chosen_columns(
     if not header:
         if fields and len(fields) != len(writable):
             raise UsageError(
-                f"the first record of {entry.name} has {len(fields)} fields, the table {len(writable)} "
-                "columns",
+                f"the first record of {entry.name} has {format_many(len(fields), 'field')}, the table "
+                f"{format_many(len(writable), 'column')}",
                 cause="the delimiter or the quoting is another, or columns are missing",
                 hint="name the columns in the order of the file: --columns NAME,...; or --delimiter",
             )

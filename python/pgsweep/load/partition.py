@@ -8,6 +8,7 @@ other session sees the table before the commit. A load that fails leaves nothing
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -114,8 +115,37 @@ def plan_partition(connection: Connection, table: str, options: LoadOptions) -> 
         facts=[],
     )
     words = options.for_values.strip()
+    _check_closed(words)
     whole = words.upper().startswith("FOR VALUES") or words.upper() == "DEFAULT"
     return NewPartition(parent, catalog, words if whole else f"FOR VALUES {words}")
+
+
+_SPELLED: Final = re.compile("'[^']*'|\"[^\"]*\"")
+"""A string or a quoted name, or a part of one with doubled quotes; parentheses in it are text."""
+
+
+def _check_closed(bound: str) -> None:
+    """Refuse a bound with an open parenthesis or quote: the plan does not ask the server about it.
+
+    Raises:
+        UsageError: it has one.
+    """
+    if "\\" in bound or "$" in bound:
+        return  # A string with escapes or in dollars is the server's to read.
+    left = _SPELLED.sub("", bound)
+    depth = 0
+    for character in left:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            break
+    if depth or "'" in left or '"' in left:
+        what = "a quote" if not depth else "a parenthesis"
+        raise UsageError(
+            f"{what} is not closed in the bound `{bound}`"
+            if depth >= 0
+            else f"a parenthesis is closed that was not opened in the bound `{bound}`",
+            hint='--for-values "FROM (...) TO (...)", "IN (...)" or "WITH (modulus N, remainder M)"',
+        )
 
 
 def _check(parent: Catalog, options: LoadOptions, firing: list[TriggerFacts]) -> None:

@@ -19,7 +19,7 @@ from pgsweep.load.amount import (
     total_read_bytes,
     total_records,
 )
-from pgsweep.load.header import chosen_columns, strays
+from pgsweep.load.header import check_encoding, chosen_columns, strays
 from pgsweep.load.objects import (
     COPY_BYTES_PER_SECOND,
     INDEX_BUILD_SECONDS,
@@ -278,6 +278,7 @@ def _look(
             amounts.append(amount_of_parquet(entry))
             continue
         sample = read_first(entry)
+        check_encoding(entry, sample, options)
         if kind == "jsonl":
             found.append(options.columns or json_columns(entry, sample, catalog.columns))
             headers.append(False)

@@ -62,7 +62,7 @@ def make_partition(connection: Connection, parent: TableFacts, table: TableFacts
     ).fetchone()
     assert row is not None
     key, tablespace, owner, same_owner = exact_text(row[0]), exact_text(row[1]), exact_text(row[2]), row[3]
-    check = _check_of(connection, parent, key, bound)
+    check = _check_of(connection, parent, table, key, bound)
     place = sql.SQL(" TABLESPACE {}").format(sql.Identifier(tablespace)) if tablespace else sql.SQL("")
     connection.execute(
         sql.SQL("CREATE TABLE {} (LIKE {} {}){}").format(named(table), named(parent), _PARTS, place)
@@ -85,14 +85,16 @@ def make_partition(connection: Connection, parent: TableFacts, table: TableFacts
     return catalog
 
 
-def _check_of(connection: Connection, parent: TableFacts, key: str, bound: str) -> str | None:
+def _check_of(
+    connection: Connection, parent: TableFacts, table: TableFacts, key: str, bound: str
+) -> str | None:
     """Return the condition that a bound means, as the server writes it; None where that is not of columns.
 
     The server says it of a partition only. So one is made of an empty table with the same columns and key,
     and undone; the real one would be locked against readers.
     """
-    like = sql.Identifier(parent.schema, f"pgsweep_bound_{secrets.token_hex(4)}")
-    part = sql.Identifier(parent.schema, f"pgsweep_bound_{secrets.token_hex(4)}")
+    like_name, part_name = (f"pgsweep_bound_{secrets.token_hex(4)}" for _ in range(2))
+    like, part = sql.Identifier(parent.schema, like_name), sql.Identifier(parent.schema, part_name)
     with connection.transaction(force_rollback=True):
         connection.execute(
             sql.SQL("CREATE TABLE {} (LIKE {}) PARTITION BY {}").format(like, named(parent), sql.SQL(key))
@@ -102,9 +104,11 @@ def _check_of(connection: Connection, parent: TableFacts, key: str, bound: str) 
             connection.execute(
                 sql.SQL("CREATE TABLE {} PARTITION OF {} {}").format(part, like, sql.SQL(bound)), prepare=True
             )
-        except (psycopg.ProgrammingError, psycopg.DataError) as error:
+        except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
+            # The position is that in our own statement, and the names are of the tables that are undone.
+            words = (error.diag.message_primary or first_line(error)).replace(part_name, table.name)
             raise UsageError(
-                f"the bound `{bound}` is not one of {parent.quoted}: {first_line(error)}",
+                f"the bound `{bound}` is not one of {parent.quoted}: {words.replace(like_name, parent.name)}",
                 cause=f"it is partitioned by {key}",
                 hint='--for-values "FROM (...) TO (...)", "IN (...)" or "WITH (modulus N, remainder M)"',
             ) from error

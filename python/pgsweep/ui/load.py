@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from pgsweep.plain import quoted_where_needed
 from pgsweep.records.load import LoadObject, LoadOutcome, LoadPlan, LoadResult
-from pgsweep.ui.numbers import count, format_bytes, seconds
+from pgsweep.ui.numbers import count, counted, format_bytes, seconds
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -27,13 +28,16 @@ def _plan_lines(plan: LoadPlan, terminal: Terminal) -> list[str]:
         where.append("it is published: subscribers get all rows")
     if plan.replication_slots:
         where.append(
-            f"{plan.replication_slots} replication slots retain WAL until their consumers have received it"
+            f"{counted(plan.replication_slots, 'replication slot')} "
+            f"{'retains' if plan.replication_slots == 1 else 'retain'} WAL until it is received"
         )
     if plan.referenced_by:
         where.append("referred to by " + ", ".join(plan.referenced_by[:5]))
     lines += [f"  {line}" for line in where]
     names = ", ".join(file.path for file in plan.files[:3]) + (" ..." if len(plan.files) > 3 else "")
-    lines.append(f"from {names} ({plan.format}); columns: {', '.join(plan.columns)}")
+    lines.append(
+        f"from {names} ({plan.format}); columns: {', '.join(map(quoted_where_needed, plan.columns))}"
+    )
     lines.append("")
     for choice in plan.choices:
         lines += _wrapped(f"{choice.what}: {choice.choice}. {_sentence(choice.reason)}", terminal, "", "  ")
@@ -50,10 +54,10 @@ def _plan_lines(plan: LoadPlan, terminal: Terminal) -> list[str]:
 
 
 def _what(plan: LoadPlan) -> str:
-    words = [f"a {'' if plan.persistence == 'logged' else plan.persistence + ' '}{plan.kind}"]
+    words = [f"a {plan.kind}" if plan.persistence == "logged" else f"an {plan.persistence} {plan.kind}"]
     if plan.partitions:
-        words.append(f"{plan.partitions} partitions")
-    words.append(f"about {count(plan.rows)} rows")
+        words.append(counted(plan.partitions, "partition"))
+    words.append(f"about {counted(plan.rows, 'row')}")
     words.append(f"{format_bytes(plan.table_bytes)} and {format_bytes(plan.index_bytes)} of indexes")
     return ", ".join(words)
 
@@ -64,7 +68,7 @@ def _estimate(plan: LoadPlan) -> str:
         return "How long it takes is not known, because the number of records is not known."
     wal = "" if estimate.wal_bytes is None else f", {format_bytes(estimate.wal_bytes)} of WAL"
     return (
-        f"Expected ({estimate.certainty}): about {count(estimate.records)} records, "
+        f"Expected ({estimate.certainty}): about {counted(estimate.records, 'record')}, "
         f"{seconds(estimate.seconds) if estimate.seconds >= 0.1 else 'less than 100 ms'}{wal}."
     )
 
@@ -80,26 +84,25 @@ def _objects(objects: Sequence[LoadObject], terminal: Terminal) -> list[str]:
 
 def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> list[str]:
     rate = outcome.rows / outcome.seconds if outcome.seconds else 0.0
-    rows = count(outcome.rows)
+    rows, are = counted(outcome.rows, "row"), "is" if outcome.rows == 1 else "are"
     head = {
-        "loaded": f"{count(outcome.rows)} rows loaded into {plan.table} in {seconds(outcome.seconds)}"
-        f" ({count(rate)} rows/s)",
+        "loaded": f"{rows} loaded into {plan.table} in {seconds(outcome.seconds)} ({count(rate)} rows/s)",
         "rolled back": f"the load of {plan.table} is undone, in {seconds(outcome.seconds)}",
-        "interrupted": f"interrupted: {rows} rows are in {plan.table}, the load is not finished",
-        "kept as it is": f"{plan.table} is kept as it is: {rows} rows, without the objects missing below",
-        "incomplete": f"{rows} rows are in {plan.table}, but not all objects could be made again",
+        "interrupted": f"interrupted: {rows} {are} in {plan.table}, the load is not finished",
+        "kept as it is": f"{plan.table} is kept as it is: {rows}, without the objects missing below",
+        "incomplete": f"{rows} {are} in {plan.table}, but not all objects could be made again",
     }.get(outcome.ended, outcome.ended)
     good = outcome.ended in ("loaded", "rolled back") and outcome.unchanged is not False
     mark = terminal.paint(terminal.pick("✓", "+"), "green") if good else terminal.paint("!", "yellow")
     lines = [f"{mark} {head}"]
-    facts = [f"{outcome.jobs} session{'s' if outcome.jobs > 1 else ''}", format_bytes(outcome.copied_bytes)]
+    facts = [counted(outcome.jobs, "session"), format_bytes(outcome.copied_bytes)]
     if outcome.wal_bytes is not None:
         facts.append(f"{format_bytes(outcome.wal_bytes)} of WAL (all sessions')")
     if outcome.resumed:
         facts.append("begun by an earlier run")
     lines.append("  " + ", ".join(facts))
     if outcome.rejected:
-        lines.append(f"  {count(outcome.rejected)} records refused, in {outcome.rejects_file}")
+        lines.append(f"  {counted(outcome.rejected, 'record')} refused, in {outcome.rejects_file}")
     if outcome.unchanged:
         same = "the catalog is equal to what it was before"
         if plan.partition_of:
