@@ -32,6 +32,7 @@ from pgsweep.pg.load_journal import LoadId, Piece
 from pgsweep.pg.load_partition import BOUND_CHECK
 from pgsweep.pg.load_work import failure_of
 from pgsweep.pg.retry import repeated
+from pgsweep.plain import quoted_where_needed
 from pgsweep.progress import Listener, NullListener
 from pgsweep.units import format_many
 
@@ -299,6 +300,20 @@ class Copier:
             except BadRow as last:
                 raise too_many(most, entry, chunk, last) from last
         return rows, 0
+
+
+def unmoved_sequences(columns: Sequence[Column], loaded: Sequence[str], rows: int) -> list[str]:
+    """Return a line for each sequence that a later INSERT would take a loaded value from.
+
+    Args:
+        loaded: the names of the columns that the files have.
+        rows: in the table by this load.
+    """
+    return [
+        f"the sequence of {quoted_where_needed(column.name)} was not moved: {column.move_sequence}"
+        for column in columns
+        if rows and column.move_sequence and column.name in loaded
+    ]
 
 
 def records_of(entry: Input, document: LoadDocument, chunk: Chunk) -> list[bytes]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError
-from pgsweep.load.copying import Copier, LoadListener, Refused
+from pgsweep.load.copying import Copier, LoadListener, Refused, unmoved_sequences
 from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, with_table, write_local
 from pgsweep.load.rebuild import Rebuild
 from pgsweep.load.rejects import write_rejects
@@ -312,10 +312,12 @@ class PieceRun:
             lines.append(problem if isinstance(problem, str) else problem.message)
             if isinstance(problem, PgsweepError) and problem.hint:
                 lines.append(with_table(problem.hint, self._document.table.quoted))
+        rows = sum(piece.rows for piece in pieces)
+        stays = rows if ended in ("loaded", "kept as it is") else 0
         return LoadOutcome(
             ended=ended,
             load_id=self._load_id.id,
-            rows=sum(piece.rows for piece in pieces),
+            rows=rows,
             rejected=len(read_rejects(self._control, self._load_id)),
             copied_bytes=sum(piece.bytes for piece in pieces),
             seconds=round(time.monotonic() - begin, 3),
@@ -327,6 +329,7 @@ class PieceRun:
             problems=lines,
             rejects_file=self._document.rejects_file,
             journal=self._document.journal if ended in ("interrupted", "incomplete") else None,
+            notes=unmoved_sequences(self._columns, self._document.plan.columns, stays),
         )
 
     def _step(self, what: str, begin: float) -> None:

@@ -44,6 +44,7 @@ from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import UNLOGGED, JournalObject
 from pgsweep.pg.load_work import unlogged_change
+from pgsweep.plain import quoted_where_needed
 from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject, LoadPlan
 from pgsweep.units import format_bytes, parse_bytes
 
@@ -193,6 +194,12 @@ def prepare(
         )
     if firing and not options.single_transaction:
         notes.append("triggers fire for each row; --disable-triggers loads without them")
+    sequences = [c.name for c in catalog.columns if c.move_sequence and c.name in columns]
+    if sequences:
+        notes.append(
+            f"the sequence of {', '.join(map(quoted_where_needed, sequences))} is not moved by values of the "
+            "files; a later INSERT may take one of them again. The result has a statement that moves it"
+        )
     objects = [*journal_indexes(indexes), *journal_keys(keys)]
     if options.disable_triggers:
         if not table.owned:

@@ -22,6 +22,7 @@ from pgsweep.load.copying import (
     records_of,
     refused_in_one,
     too_many,
+    unmoved_sequences,
 )
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.objects import journal_indexes, which_indexes
@@ -146,6 +147,8 @@ def load_in_one(
         changes = partition.changes(control)
     else:
         changes = differences(catalog.facts, read_facts(control, table.oid))
+    # A new partition takes the values of the sequences of its parent, once it is attached.
+    columns = work.columns if partition is None else partition.parent.columns
     after = wal_position(control)
     return LoadOutcome(
         ended=ended,
@@ -161,6 +164,7 @@ def load_in_one(
         steps=steps,
         problems=changes,
         rejects_file=document.rejects_file,
+        notes=unmoved_sequences(columns, document.plan.columns, work.state.rows),
     )
 
 
@@ -177,7 +181,7 @@ class _Work:
     ) -> None:
         self._connection = connection
         self._document = document
-        self._columns = columns
+        self.columns = columns
         self._listener = listener
         self._stop = stop
         self.target: CopyTarget = document.target
@@ -189,7 +193,7 @@ class _Work:
     def run(self) -> None:
         """Copy all files."""
         for entry in self._document.inputs:
-            for chunk in chunks_of(entry, self._document, self._columns):
+            for chunk in chunks_of(entry, self._document, self.columns):
                 if self._stop.is_set():
                     raise _Stopped
                 self.state.rows += self._chunk(chunk)

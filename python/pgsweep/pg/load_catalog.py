@@ -59,6 +59,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         category: that of pg_type (`A` is an array).
         is_json: it holds JSON; of an array: its elements do.
+        move_sequence: the statement that moves the sequence of an integer column behind its values; nothing
+            where none gives it values.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     is_json: bool
     generated: bool
     required: bool
+    move_sequence: str | None = None
 
 
 class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):

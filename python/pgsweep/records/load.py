@@ -130,6 +130,7 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
         resumed: the load was begun by an earlier run.
         unchanged: the catalog is equal to what it was before; null where that was not compared.
         journal: the local file, where it stays.
+        notes: what is left to the user, with the statements for it.
     """
 
     ended: str
@@ -146,6 +147,7 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str] = []
     rejects_file: str | None = None
     journal: str | None = None
+    notes: list[str] = []
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -112,6 +112,8 @@ def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> 
         lines += ["", _steps(outcome, terminal)]
     for problem in outcome.problems:
         lines += _wrapped(f"{terminal.paint('!', 'yellow')} {problem}", terminal, "", "  ")
+    # Not wrapped: each has a statement to paste, with names in which a space counts.
+    lines += [f"  {terminal.paint('note:', 'yellow')} {note}" for note in outcome.notes]
     if outcome.journal:
         lines.append(f"  journal: {outcome.journal}")
     return lines
@@ -177,7 +179,7 @@ def load_page(result: LoadResult) -> Page:
         rows = [[Cell(step.what), Cell(seconds(step.seconds))] for step in outcome.steps]
         sections.append(Section("Steps", "steps", "", [], [], [], ["step", "measured"], rows))
     title = "The plan of a load" if outcome is None else f"{plan.table}: {outcome.ended}"
-    notes = [*plan.notes, *(outcome.problems if outcome is not None else [])]
+    notes = [*plan.notes, *([*outcome.problems, *outcome.notes] if outcome is not None else [])]
     return Page(title, f"{plan.table}: {_what(plan)}.", sections, notes=notes)
 
 
