@@ -134,11 +134,15 @@ def test_a_trace_keeps_the_latency_of_the_disk_by_depth(wheel18: Cluster) -> Non
         for file in files:
             with file.open("rb") as opened:  # the server has fsync off
                 os.fsync(opened.fileno())
-        drop_page_cache(files)
-        kept = memory_facts(pid, wheel18.version_num, 8192, depths=True)
+        # A disk that others keep busy may answer hardly any read for some seconds; the evidence says so then.
+        for _ in range(10):
+            drop_page_cache(files)
+            kept = memory_facts(pid, wheel18.version_num, 8192, depths=True)
+            found, why = latencies_of(kept)
+            if "reads came back" not in why or len(found) > 1:
+                break
     finally:
         run_sql(wheel18, "DROP TABLE latency")
-    found, why = latencies_of(kept)
     if "O_DIRECT" in why or "cgroup" in why:
         pytest.skip(why)
     assert [one.depth for one in found][:2] == [1, 2], why

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -115,7 +116,11 @@ def test_a_journal_of_another_server_is_refused(
 
 def test_the_journal_of_a_primary_is_refused_on_its_standby(state: Path) -> None:
     """It has the same system identifier and relations; a finished run would remove the primary's journal."""
-    with Cluster.create(settings=PRIMARY) as primary, database_to_warm(primary) as at_primary:
+    with (
+        Cluster.create(settings=PRIMARY) as primary,
+        database_to_warm(primary) as at_primary,
+        tempfile.TemporaryDirectory(dir="/tmp") as short,
+    ):
         place = stopped(at_primary, ORDERS)
         with standby_of(primary) as standby:
             there = standby.conninfo("towarm")
@@ -128,7 +133,7 @@ def test_the_journal_of_a_primary_is_refused_on_its_standby(state: Path) -> None
             assert place.exists()
         # The same server under another name is known by its pool, until that is begun anew.
         words = conninfo_to_dict(at_primary)
-        link = state / "another-name"
+        link = Path(short) / "other"  # the path of a socket has 107 bytes at most
         link.symlink_to(str(words["host"]))
         other_name = make_conninfo(at_primary, host=str(link))
         whole = place.read_bytes()
