@@ -21,10 +21,11 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.pg import connect as connecting
 from pgsweep.pg.catalog import read_relations, read_server
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.prewarm import Prewarm
 from pgsweep.pg.queries import load, name_of
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.shapes import shape_of
 from pgsweep.pg.sharedmemory import read_facts
 from pgsweep.pg.trust import statements_to_create

@@ -21,7 +21,9 @@ from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Usage
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import build_conninfo, connect, describe, explained
+from pgsweep.pg.connect import connect
+from pgsweep.pg.conninfo import build_conninfo, describe
+from pgsweep.pg.refusals import explained
 from pgsweep.records.warm import WarmResult, WarmTrouble, WarmWork
 from tests.fix_cli import ROOT, run
 from tests.fix_process import needs_root, wait_until

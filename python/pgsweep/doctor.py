@@ -24,9 +24,11 @@ from pgsweep.pg.catalog import (
     read_server,
     readable_schema,
 )
-from pgsweep.pg.connect import Connection, connect, describe, explained
+from pgsweep.pg.connect import Connection, connect
+from pgsweep.pg.conninfo import describe
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.provider import Provider, Wanted, read_provider
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.trust import Distrust, find_distrust, statements_to_create
 from pgsweep.plain import sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer

@@ -17,7 +17,8 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_private, state_folder, write_whole
 from pgsweep.pg.alter_system import SettingState, alter_system, check_allowed, read_states, reload, statement
 from pgsweep.pg.catalog import read_cluster
-from pgsweep.pg.connect import Connection, connect, explained, set_for_session
+from pgsweep.pg.connect import Connection, connect, set_for_session
+from pgsweep.pg.refusals import explained
 from pgsweep.plain import shell_word
 from pgsweep.records.advice import AdviceResult, AppliedSetting
 from pgsweep.units import parse_bytes

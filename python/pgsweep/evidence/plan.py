@@ -23,10 +23,11 @@ from pgsweep.host.processor_pace import ROUND_READS, ROUND_SECONDS
 from pgsweep.host.processor_time import COLD_READS, COPIES
 from pgsweep.pg.buffercache import memory_query, snapshot_query, summary_query
 from pgsweep.pg.catalog import read_buffercache, read_postmaster, read_server
-from pgsweep.pg.connect import INSPECTION, PIN, Connection, connect, explained
+from pgsweep.pg.connect import INSPECTION, PIN, Connection, connect
 from pgsweep.pg.counters import FRESH_STATISTICS
 from pgsweep.pg.postmaster import local_postmaster
 from pgsweep.pg.queries import load, numbered
+from pgsweep.pg.refusals import explained
 from pgsweep.records.prediction import PlanStep, RecordPlan
 from pgsweep.units import format_plain
 

@@ -27,7 +27,8 @@ from pgsweep.lab.shell import run_command
 from pgsweep.pg.alter_system import check_allowed, read_states
 from pgsweep.pg.bindir import ServerBinaries, find_server
 from pgsweep.pg.catalog import read_cluster, read_databases, read_postmaster, read_server
-from pgsweep.pg.connect import Connection, connect, describe, explained, place_of
+from pgsweep.pg.connect import Connection, connect
+from pgsweep.pg.conninfo import describe, place_of
 from pgsweep.pg.disposable import (
     DATABASE,
     check_database,
@@ -39,6 +40,7 @@ from pgsweep.pg.disposable import (
     overridden,
 )
 from pgsweep.pg.postmaster import local_postmaster
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.retry import patiently
 from pgsweep.pg.rundir import postmaster_lines
 from pgsweep.plain import shown

@@ -28,9 +28,11 @@ from psycopg import sql
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.answers import CheckedConnection
-from pgsweep.pg.connect import Connection, connect, describe, explained, set_for_session, with_name
+from pgsweep.pg.connect import Connection, connect, set_for_session
+from pgsweep.pg.conninfo import describe, with_name
 from pgsweep.pg.failures import ends_session, first_line
 from pgsweep.pg.queries import load
+from pgsweep.pg.refusals import explained
 from pgsweep.plain import decode_name, sql_identifier
 
 SCHEMA: Final = "pgsweep_history"

@@ -31,7 +31,7 @@ from typing import Final, Literal
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.pg.connect import build_conninfo, describe, is_conninfo
+from pgsweep.pg.conninfo import build_conninfo, describe, is_conninfo
 from pgsweep.plain import shell_word
 from pgsweep.regular import open_regular, read_bounded
 from pgsweep.units import parse_bytes

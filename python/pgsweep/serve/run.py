@@ -18,7 +18,7 @@ from pgsweep._native import __version__
 from pgsweep.cache import inspect
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.host.allocator import limit_arenas
-from pgsweep.pg.connect import build_conninfo, place_of
+from pgsweep.pg.conninfo import build_conninfo, place_of
 from pgsweep.plain import sql_identifier
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import (

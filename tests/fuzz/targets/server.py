@@ -19,7 +19,7 @@ import psycopg
 from pgsweep.cache.top import live
 from pgsweep.cli.app import application
 from pgsweep.cli.settings import Settings
-from pgsweep.pg import connect
+from pgsweep.pg import connect, refusals
 from pgsweep.pg.cluster import Cluster
 from tests.fix_initdb import TEMPLATES, share_templates
 from tests.fix_proxy import Plan, Proxy, proxy_before
@@ -74,7 +74,7 @@ def run_one(data: bytes, workdir: Path) -> str | None:
             )
     except psycopg.Error as error:
         # As the command line does with what nobody has explained before.
-        raise connect.translate(error) from error
+        raise refusals.translate(error) from error
     finally:
         proxy.cut()
     return f"{' '.join(words[:2])}: {plan.changes[-1] if plan.changes else 'as it was'}"

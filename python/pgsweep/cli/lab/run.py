@@ -138,7 +138,7 @@ def command(
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.lab.protocol import Place
     from pgsweep.lab.run import prepare
-    from pgsweep.pg.connect import place_of
+    from pgsweep.pg.conninfo import place_of
     from pgsweep.pg.secrets import without_secrets
 
     if full and scale is not None:
@@ -225,7 +225,7 @@ def _server_of(dsn: str | None, restart_command: str | None, *, needless: bool) 
         needless: whether options were given that go with a server only.
     """
     from pgsweep.lab.protocol import Disposable
-    from pgsweep.pg.connect import build_conninfo
+    from pgsweep.pg.conninfo import build_conninfo
 
     if dsn is None:
         if restart_command is not None or needless:

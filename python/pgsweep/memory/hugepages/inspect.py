@@ -26,7 +26,8 @@ from pgsweep.memory.processes import CLIENT
 from pgsweep.pg.activity import read_activity
 from pgsweep.pg.bindir import ServerBinaries
 from pgsweep.pg.catalog import read_postmaster, read_server
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import connect
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import (

@@ -22,7 +22,7 @@ from pgsweep.errors import HeatError
 from pgsweep.host.datafiles import Fork
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.catalog import INIT_FORK, read_cluster
-from pgsweep.pg.connect import explained
+from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.heat import WarmSaveResult
 from pgsweep.residency.access import Access

@@ -24,7 +24,7 @@ import msgspec
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.buffercache import memory_query, snapshot_of_query
 from pgsweep.pg.catalog import read_unlogged
-from pgsweep.pg.connect import explained, with_name
+from pgsweep.pg.conninfo import with_name
 from pgsweep.pg.keep import (
     LOCK_TIMEOUT,
     Place,
@@ -35,6 +35,7 @@ from pgsweep.pg.keep import (
     touch_statements,
 )
 from pgsweep.pg.prewarm import written_out
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.retry import Pauses
 from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepResult, WarmKeepSample
 from pgsweep.residency.access import Access, PoolSource, opened

@@ -19,7 +19,8 @@ import msgspec
 from pgsweep.errors import UsageError
 from pgsweep.files import check_private, make_private, state_folder
 from pgsweep.pg.catalog import read_cluster
-from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.connect import Connection, connect
+from pgsweep.pg.refusals import explained
 from pgsweep.plain import shell_word
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import Header, Into, RunKey, read_header
