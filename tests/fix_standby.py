@@ -14,7 +14,7 @@ PRIMARY = {"shared_buffers": "8MB", "wal_level": "replica", "max_wal_senders": "
 
 def standby_of(primary: Cluster) -> Cluster:
     """Return a hot standby, made as pg_basebackup makes one."""
-    standby = Cluster.create(settings=PRIMARY, start=False)
+    standby = Cluster.create(primary.bindir, PRIMARY, start=False)
     data, owner = standby.data_directory, standby.data_directory.stat()
     configuration = (data / "postgresql.conf").read_text()
     shutil.rmtree(data)

@@ -20,7 +20,7 @@ from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg import queries
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import PIN, connect
+from pgsweep.pg.connect import connect
 from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.pg.trust import find_distrust
 from pgsweep.pg.userpath import resolve_relation
@@ -226,10 +226,10 @@ def test_a_name_means_what_it_means_in_the_users_own_session(server: Cluster, da
 
 
 @pytest.mark.parametrize("inspection", [True, False])
-def test_the_first_statement_pins_the_search_path(server: Cluster, inspection: bool) -> None:
+def test_the_search_path_is_pinned_by_the_startup_packet(server: Cluster, inspection: bool) -> None:
     with connect(server.conninfo(), inspection=inspection) as session:
-        assert session.execute("SHOW search_path").fetchone() == ("pg_catalog",)
-    assert PIN == "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)"
+        query = "SELECT setting, source FROM pg_settings WHERE name = 'search_path'"
+        assert session.execute(query).fetchone() == ("pg_catalog", "client")
 
 
 def test_settings_of_an_owner_do_not_change_what_statements_mean(server: Cluster, database: str) -> None:

@@ -6,105 +6,132 @@ read, a read-only default and timeouts.
 
 from __future__ import annotations
 
+import re
 import select
-from contextlib import suppress
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import errors as sqlstates
-from psycopg import sql
+from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
-from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded
-from pgsweep.pg.conninfo import default_is_set, parse_conninfo
+from pgsweep.pg.conninfo import default_is_set, given_options, parse_conninfo
 from pgsweep.pg.failures import connection_lost
 from pgsweep.pg.osuser import connected_as_owner
-from pgsweep.pg.refusals import explained, plain_message, refused
+from pgsweep.pg.refusals import explained, refused, translate
 from pgsweep.versions import OLDEST_MAJOR
 
 Connection: TypeAlias = psycopg.Connection[Any]
 """A session with a server, as `connect` returns it."""
 
+
+class Session(CheckedConnection):
+    """A session of the server's own for this client.
+
+    Attributes:
+        given_options: the `options` of the startup packet that the user gave.
+        before: what `set_for_session` changed, as it was before.
+        user_path: see `read_user_path`; None before it was asked for.
+    """
+
+    given_options: str = ""
+    user_path: str | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.before: dict[str, str] = {}
+
+    def close(self) -> None:
+        """End the session, after its settings are again as they were.
+
+        A server's own session ends with the connection. One that a pooler lends is given to another client.
+        """
+        if self.before and not self.closed and not self.broken:
+            before, self.before = self.before, {}
+            self.patience_seconds = _RESTORE_SECONDS
+            with suppress(psycopg.Error, PgsweepError):
+                if self.info.transaction_status != pq.TransactionStatus.IDLE:
+                    self.rollback()
+                set_for_session(self, **before)
+        super().close()
+
+
 OLDEST_VERSION_NUM = OLDEST_MAJOR * 10000
 
 _CONNECT_TIMEOUT_SECONDS = 10
-_STATEMENT_TIMEOUT_MS = 60_000
-_LOCK_TIMEOUT_MS = 2_000
-PIN = "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)"
-"""The first statement of every session.
+_STATEMENT_TIMEOUT_SECONDS = 60.0
 
-The owner of a database sets the search_path of all who enter it, superusers too (ALTER DATABASE), and
-whoever may create objects in a schema of that path could put a function or an operator of his own in the
-place of one of pg_catalog. So this statement calls its one function by its full name, and after it names
-mean what pg_catalog holds. A statement, not the `options` parameter of the connection: connection poolers
-refuse the latter.
-"""
-
-_MEANING = {
+_ALWAYS: Final = {
+    "search_path": "pg_catalog",
+    "lock_timeout": "2s",
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "exit_on_error": "off",
+    "client_min_messages": "notice",
     "standard_conforming_strings": "on",
     "transform_null_equals": "off",
     "array_nulls": "on",
     "quote_all_identifiers": "off",
     "extra_float_digits": "1",
-    "DateStyle": "ISO",
     "IntervalStyle": "postgres",
     "default_transaction_isolation": "read committed",
     "default_transaction_deferrable": "off",
 }
-"""Settings that change what a statement means or how its answer reads, and that a role or the owner of a
-database may have set; with the server's defaults."""
+"""Settings of every session, in its startup packet, with a limit for statements.
 
-_LOWERED = (
-    "EXISTS (SELECT FROM pg_catalog.pg_roles"
-    " WHERE rolname = session_user AND rolsuper AND rolname <> current_user)"
-)
-"""Whether a superuser's session has another role: the owner of a database can set his own for it."""
+Otherwise the owner of a database and the role's own settings (ALTER DATABASE, ALTER ROLE) decide what a name
+or a statement means, how an answer reads, and when a session ends. Whoever may create objects in a schema of
+the search_path could put a function or an operator of his own in the place of one of pg_catalog. What the
+startup packet sets goes before both (guc.h, GucSource), holds from the first statement on, and does not stay
+in a session that a connection pooler gives to another client.
+"""
 
-_NEWER = {"transaction_timeout": "0", "restrict_nonsystem_relation_kind": ""}
-"""Settings that not every version has: since 17, and since the minor releases of August 2024."""
-
-_HARMLESS = {
-    "statement_timeout": str(_STATEMENT_TIMEOUT_MS),
-    "lock_timeout": str(_LOCK_TIMEOUT_MS),
-    "idle_session_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    "exit_on_error": "off",
-    "TimeZone": "UTC",
+_INSPECTION: Final = {
     "default_transaction_read_only": "on",
     "jit": "off",
     "max_parallel_workers_per_gather": "0",
+    # Where PGDATESTYLE or PGTZ are set, libpq sends them too, and they go before these two.
+    "DateStyle": "ISO",
+    "TimeZone": "UTC",
 }
+"""Settings of a session that only reads."""
 
+_NEWER: Final = {"transaction_timeout": "0", "restrict_nonsystem_relation_kind": ""}
+"""Settings that not every version has: since 17, and since the minor releases of August 2024. They are in the
+startup packet only where a role or a database has set them: a server refuses one that it does not know."""
 
-def _set(settings: dict[str, str]) -> str:
-    """Return the statement that gives a session these settings, and those of `_NEWER` that it has."""
-    always = sql.SQL("pg_catalog.set_config({name}, {value}, false)")
-    newer = sql.SQL(
-        "CASE WHEN pg_catalog.current_setting({name}, true) IS NOT NULL"
-        " THEN pg_catalog.set_config({name}, {value}, false) END"
-    )
-    calls = [
-        form.format(name=name, value=value)
-        for form, values in ((always, settings), (newer, _NEWER))
-        for name, value in values.items()
-    ]
-    text = sql.SQL("SELECT pg_catalog.pg_backend_pid(), {lowered}, {calls}")
-    return text.format(lowered=sql.SQL(_LOWERED), calls=sql.SQL(", ").join(calls)).as_string(None)
+_SHOWN_AS_SET: Final = (
+    "search_path",
+    "client_min_messages",
+    "default_transaction_isolation",
+    "exit_on_error",
+)
+"""Settings that the first statement reads, as samples of all. The server shows them as written here."""
 
+_TRANSACTION_TIMEOUT_SINCE: Final = 170000
 
-MEANING = _set(_MEANING)
-"""The second statement of a session that does not only read."""
+_REFUSES_OPTIONS: Final = r"startup parameter|command-line options"
+"""What PgBouncer says of `options` in the startup packet, and what RDS Proxy says."""
 
-INSPECTION = _set({**_HARMLESS, **_MEANING})
-"""The second statement of a session that only reads."""
+_RESTORE_SECONDS: Final = 2.0
+"""How long a session that is left may take to give its settings back."""
 
 _GRACE_SECONDS = 5.0
 """How much longer than the server's own limit to wait for an answer."""
 
 
-def connect(conninfo: str = "", *, inspection: bool = True, database: str | None = None) -> Connection:
-    """Connect, in autocommit mode, with a search_path of pg_catalog alone (see `PIN`).
+def connect(
+    conninfo: str = "",
+    *,
+    inspection: bool = True,
+    database: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Connection:
+    """Connect, in autocommit mode, with a search_path of pg_catalog alone (see `_ALWAYS`).
 
     Args:
         conninfo: as `build_conninfo` returns it; empty means libpq's environment.
@@ -112,6 +139,7 @@ def connect(conninfo: str = "", *, inspection: bool = True, database: str | None
         inspection: whether the session only reads: it is then read-only by default, gives up a statement
             after 60 s and a lock after 2 s, may be idle for as long as it likes, has dates in ISO style, and
             runs no JIT compilation or parallel workers of its own.
+        settings: others for this session, by name; of those that every version since 14 has.
 
     Raises:
         UsageError: the text is not a connection string.
@@ -119,18 +147,80 @@ def connect(conninfo: str = "", *, inspection: bool = True, database: str | None
         MissingAbility: the server is older than PostgreSQL 14, or the session is shared through a pooler.
     """
     parameters = parse_conninfo(conninfo)
+    if database:
+        parameters["dbname"] = database
+    connection = _settled(parameters, session_settings(inspection=inspection) | dict(settings or {}))
+    if inspection:
+        connection.patience_seconds = _STATEMENT_TIMEOUT_SECONDS + _GRACE_SECONDS
+    else:
+        try:
+            # The order of day and month stays the user's: it is how dates in files are read.
+            set_for_session(connection, DateStyle="ISO")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def session_settings(*, inspection: bool) -> dict[str, str]:
+    """Return the settings in the startup packet of a session."""
+    limit = {"statement_timeout": f"{1000 * _STATEMENT_TIMEOUT_SECONDS:.0f}ms"}
+    return {**_ALWAYS, **limit, **(_INSPECTION if inspection else {})}
+
+
+def read_user_path(connection: Connection) -> str:
+    """Return the search_path that the session would have if pgsweep had not set its own.
+
+    A second session of the same role is asked, for a moment: the first does not know what role, database,
+    connection and configuration file would have set. Nothing is looked up under that path.
+
+    Raises:
+        ConnectionFailed, MissingAbility: as `connect`.
+    """
+    assert isinstance(connection, Session)
+    if connection.user_path is None:
+        wanted = session_settings(inspection=True)
+        del wanted["search_path"]
+        with closing(_settled(_same_server(connection), wanted)) as session, explained():
+            row = session.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
+        connection.user_path = "" if row is None else str(row[0])
+    return connection.user_path
+
+
+def _settled(parameters: Mapping[str, str], wanted: Mapping[str, str]) -> Session:
+    """Return a session that is one of the server's own, in which these settings are in force.
+
+    Raises:
+        ConnectionFailed, MissingAbility: as `connect`.
+    """
+    connection = _opened(parameters, wanted)
+    try:
+        newer = _check_session(connection, wanted)
+        if newer:
+            connection.close()
+            connection = _opened(parameters, {**wanted, **newer})
+            _check_session(connection, wanted, again=True)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Session:
+    """Return a connection that has sent nothing but its startup packet."""
+    parameters = dict(parameters)
     if "connect_timeout" not in parameters and not default_is_set("connect_timeout"):
         parameters["connect_timeout"] = str(_CONNECT_TIMEOUT_SECONDS)
     parameters.setdefault("fallback_application_name", "pgsweep")
-    if database:
-        parameters["dbname"] = database
     # In a database of SQL_ASCII that would be the client's encoding too, and text would come as bytes.
     parameters.setdefault("client_encoding", "UTF8")
+    given = given_options(parameters)
+    parameters["options"] = f"{given} {startup_options(settings)}".strip()
     whole = make_conninfo("", **parameters)
 
-    def attempt() -> CheckedConnection:
+    def attempt() -> Session:
         with decoded():
-            return CheckedConnection.connect(whole, autocommit=True, cursor_factory=CheckedCursor)
+            return Session.connect(whole, autocommit=True, cursor_factory=CheckedCursor)
 
     try:
         connection = attempt()
@@ -138,16 +228,33 @@ def connect(conninfo: str = "", *, inspection: bool = True, database: str | None
         # Root is refused by peer authentication, the server's own user is not.
         as_owner = connected_as_owner(attempt, error)
         if as_owner is None:
+            if re.search(_REFUSES_OPTIONS, str(error)):
+                raise _pooler() from None
+            _check_age(make_conninfo("", **{**parameters, "options": given}), error)
             raise refused(error) from None
         connection = as_owner
-    if inspection:
-        connection.patience_seconds = _STATEMENT_TIMEOUT_MS / 1000 + _GRACE_SECONDS
-    try:
-        _settle(connection, inspection=inspection)
-    except BaseException:
-        connection.close()
-        raise
+    connection.given_options = given
     return connection
+
+
+def first_statement(checked: Sequence[str] = _SHOWN_AS_SET) -> sql.Composed:
+    """Return the first statement of a session. It changes nothing: a pooler may be found by its answer.
+
+    Args:
+        checked: settings of the startup packet to read.
+    """
+    shown = [sql.SQL("pg_catalog.current_setting({})").format(name) for name in checked]
+    shown += [sql.SQL("pg_catalog.current_setting({}, true)").format(name) for name in _NEWER]
+    return sql.SQL("SELECT pg_catalog.pg_backend_pid(), session_user, current_user, {}").format(
+        sql.SQL(", ").join(shown)
+    )
+
+
+def startup_options(settings: Mapping[str, str]) -> str:
+    """Return the `options` of a startup packet that give a session these settings."""
+    # A backslash keeps the character after it from ending a word (postinit.c, pg_split_opts).
+    words = (f"{name}={value}" for name, value in settings.items())
+    return " ".join("-c " + re.sub(r"([\\\s])", r"\\\1", word) for word in words)
 
 
 def enter(connection: Connection, conninfo: str, database: str) -> Connection:
@@ -169,10 +276,45 @@ def enter(connection: Connection, conninfo: str, database: str) -> Connection:
     return connect(make_conninfo("", **parts), database=database)
 
 
+def _same_server(connection: Connection) -> dict[str, str]:
+    """Return the parameters of another session like this one, with the very server that it reached."""
+    info = connection.info
+    parts = {**parse_conninfo(info.dsn), "host": info.host, "port": str(info.port)}
+    parts.pop("hostaddr", None)
+    if info.hostaddr and not info.host.startswith("/"):
+        parts["hostaddr"] = info.hostaddr
+    if info.password:
+        parts["password"] = info.password
+    assert isinstance(connection, Session)
+    return {**parts, "options": connection.given_options}
+
+
+def setting_statement(**settings: str) -> sql.Composed:
+    """Return the statement of `set_for_session`: the settings as they are, and as set for the session.
+
+    Its parameters, one for each setting, are the session's process: nothing is set in another session.
+    """
+    value = sql.SQL(
+        "pg_catalog.current_setting({name}), CASE WHEN pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) %s"
+        " THEN pg_catalog.set_config({name}, {value}, false) END"
+    )
+    columns = [value.format(name=name, value=text) for name, text in settings.items()]
+    return sql.SQL("SELECT {}").format(sql.SQL(", ").join(columns))
+
+
 def set_for_session(connection: Connection, **settings: str) -> None:
-    """Give a session other settings than `connect` gave it."""
-    for name, value in settings.items():
-        connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", [name, value])
+    """Give a session other settings than `connect` gave it, until it is closed.
+
+    Raises:
+        MissingAbility: the statement went to another session of the server; nothing was set.
+    """
+    processes = [connection.info.backend_pid] * len(settings)
+    row = connection.execute(setting_statement(**settings), processes).fetchone()
+    if row is None or None in row:
+        raise _pooler()
+    assert isinstance(connection, Session)
+    for name, before in zip(settings, row[::2], strict=True):
+        connection.before.setdefault(name, before)
 
 
 def ping(connection: Connection) -> None:
@@ -213,38 +355,88 @@ def require_session(connection: Connection) -> None:
         raise connection_lost()
 
 
-def _settle(connection: Connection, *, inspection: bool) -> None:
-    """Refuse a server that is too old; pin the search_path; make an inspection session harmless."""
-    if connection.info.server_version < OLDEST_VERSION_NUM:
-        version = connection.info.parameter_status("server_version")
-        raise MissingAbility(
-            f"PostgreSQL {version} is not supported",
-            cause=f"pgsweep knows the rules of PostgreSQL {OLDEST_MAJOR} and later",
-            hint="upgrade the server",
-        )
-    with explained():
-        try:
-            connection.execute(PIN.encode())
-            row = connection.execute((INSPECTION if inspection else MEANING).encode()).fetchone()
-        except sqlstates.QueryCanceled as error:
-            # The session's own limit holds from here on.
-            raise ConnectionFailed(
-                plain_message(error),
-                cause="statement_timeout, as set for the role, the database or the server, ended the first "
-                "statements of the session, which set another",
-                hint="PGOPTIONS='-c statement_timeout=60s' pgsweep ...; psql -c '\\drds' shows what is set "
-                "for roles and databases",
-            ) from error
-    if row is not None and row[1]:
-        _check_role(connection)
+def _check_session(connection: Session, wanted: Mapping[str, str], *, again: bool = False) -> dict[str, str]:
+    """Send the first statement; return settings that the next connection must have instead of this one.
+
+    Raises:
+        MissingAbility: the server is too old, the session is shared through a pooler, or has another role.
+        ConnectionFailed: it was lost.
+    """
+    version_num = connection.info.server_version
+    if version_num < OLDEST_VERSION_NUM:
+        raise _too_old(connection)
+    checked = [name for name in _SHOWN_AS_SET if name in wanted]
+    try:
+        row = connection.execute(first_statement(checked)).fetchone()
+    except (sqlstates.QueryCanceled, sqlstates.FeatureNotSupported) as error:
+        # Its time limit, or its isolation level (there is no serializable one on a standby), is not ours.
+        raise _not_in_force() from error
+    except psycopg.Error as error:
+        # A transaction_timeout of the role's ends the session, at times without its message.
+        ended = connection.broken or isinstance(error, sqlstates.TransactionTimeout)
+        if again or not ended or version_num < _TRANSACTION_TIMEOUT_SINCE:
+            raise translate(error) from error
+        return dict(_NEWER)
     if row is None or row[0] != connection.info.backend_pid:
-        # A pooler gives its clients process numbers of its own; the server gives the true one.
-        raise MissingAbility(
-            "the connection goes through a connection pooler",
-            cause="a pooler may give each statement another session of the server; pgsweep needs one of "
-            "its own, for its search_path, its timeouts and the counters of its own work",
-            hint="connect to the server itself: -h HOST -p PORT as in the pooler's configuration",
-        )
+        raise _pooler()
+    _, session_user, current_user, *values = row
+    if values[: len(checked)] != [wanted[name] for name in checked]:
+        raise _not_in_force()
+    if session_user != current_user:
+        _check_role(connection)
+    shown = zip(_NEWER, values[len(checked) :], strict=True)
+    newer = {name: _NEWER[name] for name, value in shown if value not in {None, _NEWER[name]}}
+    if newer and again:
+        raise _not_in_force()
+    return newer
+
+
+def _pooler() -> MissingAbility:
+    """Return the refusal of a connection whose server session is not its own.
+
+    A pooler gives its clients process numbers of its own; the server gives the true one.
+    """
+    return MissingAbility(
+        "the connection goes through a connection pooler",
+        cause="a pooler may give each statement another session of the server; pgsweep needs one of "
+        "its own, for its search_path, its timeouts and the counters of its own work",
+        hint="connect to the server itself: -h HOST -p PORT as in the pooler's configuration",
+    )
+
+
+def _not_in_force() -> MissingAbility:
+    return MissingAbility(
+        "the settings that the connection asked for are not in force",
+        cause="a connection pooler ignores them (`options` of the startup packet), or a login event trigger "
+        "set others",
+        hint="connect to the server itself: -h HOST -p PORT as in the pooler's configuration",
+    )
+
+
+def _too_old(connection: psycopg.Connection[Any]) -> MissingAbility:
+    version = connection.info.parameter_status("server_version")
+    return MissingAbility(
+        f"PostgreSQL {version} is not supported",
+        cause=f"pgsweep knows the rules of PostgreSQL {OLDEST_MAJOR} and later",
+        hint="upgrade the server",
+    )
+
+
+def _check_age(conninfo: str, error: psycopg.Error) -> None:
+    """Find out whether a connection was refused because the server is too old to know a setting.
+
+    Args:
+        conninfo: without settings of ours.
+        error: the refusal, which names the setting in any language.
+
+    Raises:
+        MissingAbility: it is.
+    """
+    if not any(name in str(error) for name in _ALWAYS):
+        return
+    with suppress(psycopg.Error), psycopg.connect(conninfo) as connection:
+        if connection.info.server_version < OLDEST_VERSION_NUM:
+            raise _too_old(connection)
 
 
 def _check_role(connection: Connection) -> None:
@@ -255,7 +447,10 @@ def _check_role(connection: Connection) -> None:
     Raises:
         MissingAbility: the database sets another role.
     """
-    if "role" not in connection.info.options:
+    row = connection.execute(
+        "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = session_user"
+    ).fetchone()
+    if row is not None and row[0] and "role" not in connection.info.options:
         raise MissingAbility(
             f"the session of the superuser {connection.info.user} in database `{connection.info.dbname}` "
             "runs as another role",

@@ -8,6 +8,7 @@ description repeats a connection string, because it may hold a password.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import psycopg
 from psycopg import pq
@@ -15,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import UsageError
 from pgsweep.pg.secrets import masked, without_secrets
+from pgsweep.plain import decode_name
 
 
 def build_conninfo(
@@ -166,3 +168,18 @@ def is_conninfo(text: str) -> bool:
 def default_is_set(keyword: str) -> bool:
     """Return whether libpq's environment or service file sets an option."""
     return any(option.keyword.decode() == keyword and option.val for option in pq.Conninfo.get_defaults())
+
+
+def given_options(parameters: Mapping[str, str]) -> str:
+    """Return the `options` that libpq would send to the server: as given, of the service, or of PGOPTIONS.
+
+    libpq looks them up when it begins to connect, here to a socket that cannot be there.
+    """
+    if "options" in parameters:
+        return parameters["options"]
+    nowhere = {"host": "/", "port": "1", "hostaddr": None, "service": parameters.get("service")}
+    started = pq.PGconn.connect_start(make_conninfo("", **nowhere).encode())
+    try:
+        return next((decode_name(o.val or b"") for o in started.info if o.keyword == b"options"), "")
+    finally:
+        started.finish()

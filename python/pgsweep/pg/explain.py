@@ -11,9 +11,8 @@ from psycopg import errors as sqlstates
 from psycopg import sql
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
-from pgsweep.pg.connect import Connection, set_for_session
+from pgsweep.pg.connect import Connection, read_user_path, set_for_session
 from pgsweep.pg.failures import first_line
-from pgsweep.pg.userpath import read_user_path
 
 _LOCK_TIMEOUT_MS: Final = 2000
 _NAMES_AND_RIGHTS: Final = "42"

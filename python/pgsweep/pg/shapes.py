@@ -6,7 +6,6 @@ the program relies on it.
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +60,8 @@ _KINDS: Final = {
     "bool": _kind((bool,)),
     "text": _kind((str,), 0, _TEXT_MAX),
     "bytes": _kind((bytes,), 0, _TEXT_MAX),
-    "time": _kind((datetime.datetime,)),
+    # Microseconds since 1970, until 2255.
+    "time": _kind((int,), 0, 2**53),
     "int": _kind((int,), -_INT8_MAX - 1, _INT8_MAX),
     "count": _kind((int,), 0, _INT8_MAX),
     "number": _kind((int, float, Decimal), -_NUMBER_MAX, _NUMBER_MAX),
@@ -142,7 +142,6 @@ _SHAPES: Final = {
     "load_triggers": "bytes bytes text bool bytes bytes",
     "load_unfinished": "text oid text text",
     "load_wal": "one: int",
-    "memory": "few: text",
     "own_work_mem": "text count",
     "partition_roots": "oid bytes bytes",
     "pool_relations": "binary: 11",
@@ -176,7 +175,6 @@ _SHAPES: Final = {
     "tablespaces": "oid",
     "temporary": "oid",
     "unlogged": "oid",
-    "user_path": "one: text?",
     "warmable": "oid",
     "warmers": "one: count",
 }

@@ -100,15 +100,15 @@ def _server() -> tuple[Proxy, str]:
 @contextmanager
 def _impatient() -> Iterator[None]:
     """Wait for a silent server for a second, not a minute; put all back, as tests run in this process too."""
-    limits = connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS
+    limits = connect._STATEMENT_TIMEOUT_SECONDS, connect._GRACE_SECONDS
     shares = live._POOL_SHARE, live._COUNTERS_SHARE, live._BLOCKS_SHARE
-    connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = 800, 0.2
+    connect._STATEMENT_TIMEOUT_SECONDS, connect._GRACE_SECONDS = 0.8, 0.2
     # Between two looks by SQL `top` waits for many times what one took, which on a busy machine is long.
     live._POOL_SHARE = live._COUNTERS_SHARE = live._BLOCKS_SHARE = 1.0  # type: ignore[misc]
     try:
         yield
     finally:
-        connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = limits
+        connect._STATEMENT_TIMEOUT_SECONDS, connect._GRACE_SECONDS = limits
         live._POOL_SHARE, live._COUNTERS_SHARE, live._BLOCKS_SHARE = shares  # type: ignore[misc]
 
 
