@@ -56,6 +56,7 @@ _MAP_CELLS: Final = 2048
 _OTHER_FILES: Final = 192
 """Files that this process opens besides the connections of clients; some 60 with ten servers."""
 
+_BACKLOG: Final = 1024
 _ARENAS: Final = 2
 """Arenas of the C library's allocator: one per thread would keep the memory of its largest sample."""
 
@@ -326,6 +327,12 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._hub = hub
         self._room = room
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; more may wait for us than are accepted at once."""
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(_BACKLOG)
 
     async def on_tick(self, counter: int) -> bool:
         """Do what is to be done ten times a second; return whether it is time to end."""
