@@ -188,6 +188,17 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
         History(sqlite_store(newer), most_bytes=1 << 30)
 
 
+def test_of_many_curves_some_are_read(store: Store) -> None:
+    """Those of two years would be a hundred megabytes: every n-th hour to the last one stands for them."""
+    last = time.time() // 3600 * 3600
+    for first in range(0, 1700, 500):  # as many as may wait
+        hours = range(first, min(first + 500, 1700))
+        filled(store, [KeptCurve("s", curve_of(last - 3600 * hour, 3600.0)) for hour in hours])
+    found = [curve.at for curve in read_curves(store, "s", 0, last)]
+    assert found == [last - 3600 * hour for hour in range(1696, -1, -4)]
+    assert len(read_curves(store, "s", last - 3600 * 400, last)) == 401
+
+
 def test_export_has_every_level_the_consumers_and_the_curves(store: Store, tmp_path: Path) -> None:
     now = int(time.time())
     rows = {total_key(): {"reads": 4.0}, ("user", "ann", "", ""): {"reads": 4.0, "calls": 1.0}}

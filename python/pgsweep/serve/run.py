@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import signal
 import socket
 import threading
@@ -44,6 +45,7 @@ from pgsweep.serve.metrics import CONTENT_TYPE, exposed
 from pgsweep.serve.queries import UserMetrics
 from pgsweep.serve.recording import Recorder
 from pgsweep.serve.web.app import WebConfig, make_app
+from pgsweep.serve.web.connections import UVICORN, Room, bound_buffers
 from pgsweep.serve.web.events import Hub
 
 _KEPT_WINDOW: Final = 3600
@@ -51,7 +53,10 @@ _MAP_SECONDS: Final = 10.0
 """A block map is read at most this often: each opens a session and reads the pool."""
 
 _MAP_CELLS: Final = 2048
-_MOST_CONNECTIONS: Final = 256
+_OTHER_FILES: Final = 192
+"""Files that this process opens besides the connections of clients; some 60 with ten servers."""
+
+_BACKLOG: Final = 1024
 _ARENAS: Final = 2
 """Arenas of the C library's allocator: one per thread would keep the memory of its largest sample."""
 
@@ -188,6 +193,10 @@ class Service:
 
     # What the pages ask for.
 
+    def is_known(self, key: str) -> bool:
+        """Return whether there is such a server."""
+        return key in self.board.servers
+
     def overview(self) -> ServeOverview:
         """Return all servers."""
         return self.board.overview()
@@ -312,11 +321,24 @@ class Service:
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of open pages with the first signal, so that nothing is left to wait for."""
+    """Ends what clients do not end: late connections, and with the first signal the streams of open pages."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, room: Room) -> None:
         super().__init__(config)
         self._hub = hub
+        self._room = room
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; more may wait for us than are accepted at once."""
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(_BACKLOG)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Do what is to be done ten times a second; return whether it is time to end."""
+        if counter % 10 == 0:
+            self._room.end_overdue()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to end."""
@@ -337,12 +359,21 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
         PgsweepError: the history cannot be opened.
     """
     limit_arenas(_ARENAS)
+    _allow_files(config.max_connections)
     with _listening(config.host, config.port) as listening:
         port = listening.getsockname()[1]
         service = Service(config)
         hub = Hub()
         service.board.listen(hub.report)
-        app = make_app(service, hub, WebConfig(hosts=_hosts(config), token=config.token, version=__version__))
+        room = Room(config.max_connections, config.max_connections_per_address)
+        web = WebConfig(
+            hosts=_hosts(config),
+            token=config.token,
+            version=__version__,
+            connections=config.max_connections,
+            connections_of_one=config.max_connections_per_address,
+        )
+        app = make_app(service, hub, web)
         server = _Server(
             uvicorn.Config(
                 app,
@@ -351,14 +382,12 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
                 log_level="error",
                 access_log=False,
                 server_header=False,
-                ws="none",
-                http="h11",
-                proxy_headers=False,
-                limit_concurrency=_MOST_CONNECTIONS,
-                timeout_keep_alive=20,
+                http=room.protocol(),
                 timeout_graceful_shutdown=3,
+                **UVICORN,
             ),
             hub,
+            room,
         )
         # uvicorn raises the signal once more for the previous handlers, while there is still work to do here.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -385,12 +414,27 @@ def _hosts(config: ServeConfig) -> list[str]:
     return [config.host.lower(), *named]
 
 
+def _allow_files(connections: int) -> None:
+    """Raise this process's limit of open files to what the connections take, if it is lower."""
+    needed = connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UsageError(
+            f"max-connections is {connections}, and this process may open {hard} files",
+            hint=f"ulimit -n {needed}, or LimitNOFILE={needed} in the unit of systemd; or fewer connections",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 def _listening(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound_buffers(listening)
         try:
             listening.bind(address)
             listening.listen(128)
