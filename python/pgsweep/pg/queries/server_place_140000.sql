@@ -1,0 +1,8 @@
+-- Of the server itself, as far as any role may ask: its data directory, as the bytes that it is (null without
+-- pg_read_all_settings), and its timeline (null on a standby, which follows that of its primary).
+SELECT (SELECT pg_catalog.convert_to(s.setting, pg_catalog.getdatabaseencoding())
+        FROM pg_catalog.pg_settings AS s
+        WHERE s.name OPERATOR(pg_catalog.=) 'data_directory') AS data_directory,
+       CASE WHEN NOT pg_catalog.pg_is_in_recovery()
+            THEN pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8)
+       END AS timeline
