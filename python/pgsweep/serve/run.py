@@ -325,7 +325,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Collect and serve until a signal ends it (SIGINT, SIGTERM).
+    """Collect and serve until a signal ends it (SIGINT, SIGTERM, SIGHUP).
 
     Args:
         config: what is served.
@@ -363,6 +363,9 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
         # uvicorn raises the signal once more for the previous handlers, while there is still work to do here.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda _number, _frame: None)
+        # uvicorn leaves this one alone. Under nohup it is ignored, and stays so.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, server.handle_exit)
         service.start()
         try:
             shown = f"[{config.host}]" if ":" in config.host else config.host
