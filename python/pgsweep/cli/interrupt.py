@@ -107,9 +107,10 @@ def no_session_left() -> Iterator[None]:
     try:
         yield
     finally:
-        if (connecting := sys.modules.get("pgsweep.pg.connect")) is not None:
+        # A command without a server has not loaded the driver.
+        if (sessions := sys.modules.get("pgsweep.pg.open_sessions")) is not None:
             with _handled(lambda _number, _frame: None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                connecting.end_sessions()
+                sessions.end_sessions()
 
 
 @contextmanager

@@ -11,12 +11,8 @@ connection string, because it may hold a password; libpq's own messages name hos
 
 from __future__ import annotations
 
-import os
 import re
 import select
-import socket
-import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
@@ -28,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer, UsageError
 from pgsweep.host.postmaster import has_account
+from pgsweep.pg import open_sessions
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded, unexpected
 from pgsweep.pg.failures import connection_lost, first_line
 from pgsweep.pg.osuser import connected_as_owner
@@ -110,13 +107,6 @@ MEANING = _set(_MEANING)
 
 INSPECTION = _set({**_HARMLESS, **_MEANING})
 """The second statement of a session that only reads."""
-
-_OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
-_OPEN_LOCK = threading.Lock()
-"""Of the sessions of this process; some threads open sessions while others end."""
-
-_END_SECONDS = 2.0
-"""How long at most is waited at the end until the server has taken the request to cancel a statement."""
 
 _GRACE_SECONDS = 5.0
 """How much longer than the server's own limit to wait for an answer."""
@@ -363,8 +353,7 @@ def connect(conninfo: str = "", *, inspection: bool = True, database: str | None
         if as_owner is None:
             raise _refused(error) from None
         connection = as_owner
-    with _OPEN_LOCK:
-        _OPEN.add(connection)
+    open_sessions.note(connection)
     if inspection:
         connection.patience_seconds = _STATEMENT_TIMEOUT_MS / 1000 + _GRACE_SECONDS
     try:
@@ -430,32 +419,6 @@ def cancel(connection: Connection) -> None:
     """End the statement that another thread waits for; the session then ends with an error, or goes on."""
     with suppress(psycopg.Error):
         connection.cancel_safe(timeout=1)
-
-
-def end_sessions() -> None:
-    """End all sessions of this process, and first their statements; for the end of the process.
-
-    A server that executes a statement does not notice that its client has gone until the statement is done.
-    Threads that wait for one get an error; none of them can send another one.
-    """
-    with _OPEN_LOCK:
-        sessions = [session for session in _OPEN if not session.closed]
-    threads = [threading.Thread(target=_end, args=[session], daemon=True) for session in sessions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_END_SECONDS)
-
-
-def _end(session: Connection) -> None:
-    if session.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
-        cancel(session)
-    # Not closed: the thread whose session it is may be in libpq with it.
-    with (
-        suppress(psycopg.Error, OSError, ValueError),
-        socket.socket(fileno=os.dup(session.fileno())) as duplicate,
-    ):
-        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 def session_lives(connection: Connection) -> bool:
