@@ -40,6 +40,7 @@ from pgsweep.serve.config import ServeConfig, is_loopback, make_folder
 from pgsweep.serve.forecast import Forecasts
 from pgsweep.serve.history import History, KeptCurve, KeptVerification, store_of
 from pgsweep.serve.history_reads import read_consumers, read_curves, read_series, read_verification
+from pgsweep.serve.holding import hold_folder
 from pgsweep.serve.metrics import CONTENT_TYPE, exposed
 from pgsweep.serve.queries import UserMetrics
 from pgsweep.serve.recording import Recorder
@@ -65,20 +66,23 @@ class Service:
         config: what is served.
 
     Raises:
-        PgsweepError: the history cannot be opened.
+        PgsweepError: the history cannot be opened, or another process writes it.
     """
 
     def __init__(self, config: ServeConfig) -> None:
-        if config.history_conninfo is None:
-            make_folder(config.history)
-        make_folder(config.evidence)
+        folders = {server.key: config.evidence / server.key for server in config.servers}
+        in_folder = config.history_conninfo is None
+        self._held = []
+        for folder in ([config.history] if in_folder else []) + list(folders.values()):
+            make_folder(folder)
+            self._held.append(hold_folder(folder))
         self._config = config
-        self._store = store_of(config.history, config.history_conninfo)
+        names = [server.name for server in config.servers]
+        self._store = store_of(config.history, config.history_conninfo, names)
         self.history = History(self._store, most_bytes=config.history_bytes)
         places = [place_of(server.conninfo) for server in config.servers]
         self.board = Board(config, places, lambda: self.history.trouble)
         self._conninfos = {server.key: server.conninfo for server in config.servers}
-        folders = {server.key: config.evidence / server.key for server in config.servers}
         self._recorders = [
             Recorder(
                 server.conninfo,
