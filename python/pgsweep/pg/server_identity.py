@@ -62,14 +62,15 @@ def read_identity(connection: psycopg.Connection[Any], *, with_host: bool = True
         with_host: ask for the name of the host too.
     """
     cluster, version = read_cluster(connection), connection.info.server_version
-    place = connection.execute(load("server_place", version)).fetchone()
-    assert place is not None
+    row = connection.execute(load("server_place", version)).fetchone()
+    assert row is not None
+    data_directory, timeline, may_ask_age, may_ask_host = row
     return ServerIdentity(
         system_identifier=None if cluster is None else cluster[0],
-        data_directory=decode_nullable(place[0]),
-        born_seconds=_allowed(connection, "server_born"),
-        host_name=_allowed(connection, "server_host") if with_host else None,
-        timeline=place[1],
+        data_directory=decode_nullable(data_directory),
+        born_seconds=_allowed(connection, "server_born") if may_ask_age else None,
+        host_name=_allowed(connection, "server_host") if may_ask_host and with_host else None,
+        timeline=timeline,
     )
 
 

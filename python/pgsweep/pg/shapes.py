@@ -161,7 +161,7 @@ _SHAPES: Final = {
     "server": "one: version text blocksize pool oid bytes oid bool",
     "server_born": "one: count",
     "server_host": "one: text?",
-    "server_place": "one: bytes? text?",
+    "server_place": "one: bytes? text? bool bool",
     "session": "one: bytes bytes bytes? bool? bool bool count count names? text int? bool",
     "setting_units": "text text? bool",
     "settings": "text text?",
