@@ -158,6 +158,36 @@ def test_an_undo_that_has_nothing_to_do_keeps_its_file(
     assert len(saved()) == 1
 
 
+def test_several_at_once_keep_what_was_before_all(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]]
+) -> None:
+    session.execute("ALTER SYSTEM SET work_mem = '4MB'")
+    values = [f"{number}MB" for number in range(5, 13)]
+    threads = [
+        threading.Thread(target=apply, args=[cluster.conninfo(), {"work_mem": value}]) for value in values
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert kept(cluster)["work_mem"] in values
+    assert [change.after for change in undo(cluster.conninfo()).changes] == ["4MB"]
+
+
+def test_a_server_that_cannot_write_its_file_is_reported_as_such(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]]
+) -> None:
+    folder = cluster.data_directory
+    mode = folder.stat().st_mode
+    folder.chmod(0o500)
+    try:
+        with pytest.raises(PgsweepError, match=r"cannot write postgresql\.auto\.conf in its data directory"):
+            apply(cluster.conninfo(), {"work_mem": "5MB"})
+    finally:
+        folder.chmod(mode)
+    assert saved() == []
+
+
 def refused_on(server: Cluster) -> UsageError:
     """Return how an undo is refused, after checking that it changes nothing and keeps the file."""
     there, files = kept(server), saved()

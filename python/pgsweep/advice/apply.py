@@ -9,8 +9,11 @@ server is never restarted.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,12 +24,16 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_private, state_folder, write_whole
 from pgsweep.pg.alter_system import SettingState, alter_system, check_allowed, read_states, reload, statement
 from pgsweep.pg.connect import Connection, connect, explained, set_for_session
+from pgsweep.pg.retry import awaited
 from pgsweep.pg.server_identity import ServerIdentity, differences, read_identity
 from pgsweep.plain import shell_word
 from pgsweep.records.advice import AdviceResult, AppliedSetting
 from pgsweep.units import parse_bytes
 
 _RESTARTS: Final = frozenset({"shared_buffers", "huge_pages", "max_connections"})
+
+_ALONE_SECONDS: Final = 20.0
+"""How long another run that changes settings is waited for."""
 
 _SHARED_MEMORY: Final = frozenset({"shared_buffers", "max_connections"})
 """The advised settings that take shared memory."""
@@ -105,7 +112,7 @@ def apply(
         MissingAbility: not on this server, or not as this role.
         PgsweepError: what was before cannot be kept, or the server refuses a value.
     """
-    with connect(conninfo, inspection=False) as connection, explained():
+    with connect(conninfo, inspection=False) as connection, explained(), _alone(dry_run=dry_run):
         place = _checked(connection, owner, wanted)
         states = {state.name: state for state in read_states(connection, list(wanted))}
         unknown = sorted(wanted.keys() - states.keys())
@@ -162,6 +169,44 @@ def _write_all(connection: Connection, place: _Place, changes: Sequence[AppliedS
                 "pgsweep advise --undo"
             )
         raise
+
+
+@contextmanager
+def _alone(*, dry_run: bool) -> Iterator[None]:
+    """Let no other run of this user change settings meanwhile: it would take ours for what was before.
+
+    Raises:
+        PgsweepError: another one does for longer than some seconds.
+    """
+    folder = state_folder()
+    if dry_run or folder is None:
+        yield
+        return
+    try:
+        make_private(folder, mode=0o700)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
+        if not awaited(lambda: _locked(descriptor) or None, seconds=_ALONE_SECONDS, pause_seconds=0.1):
+            raise PgsweepError(
+                "another pgsweep of this user changes the settings of a server",
+                cause=f"it holds the lock of {shell_word(str(folder))}",
+                hint="let it end, and run this again",
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # no locks on this file system: then none can be waited for
+    return True
 
 
 def _with(kept: _Kept, change: AppliedSetting) -> _Kept:
@@ -230,7 +275,7 @@ def undo(
         MissingAbility: not on this server, or not as this role.
         UsageError: nothing was applied to this server by this user.
     """
-    with connect(conninfo, inspection=False) as connection, explained():
+    with connect(conninfo, inspection=False) as connection, explained(), _alone(dry_run=dry_run):
         place = _checked(connection, owner)
         source, kept = place.file, place.kept
         if file is not None:
@@ -370,12 +415,15 @@ def _check_named(file: Path, kept: _Kept | None, here: ServerIdentity) -> None:
 def _nothing_known(place: _Place) -> UsageError:
     what = "nothing is known to undo on this server"
     others = place.reasons(but=place.file)
+    usable = [file for file, kept in place.others if kept is not None]
     if others:
         return UsageError(
             what,
             cause="; ".join(others),
             hint="connect to that server; or, if it is this one, moved or restored: "
-            f"pgsweep ... --undo-from {shell_word(str(place.others[0][0]))}",
+            f"pgsweep ... --undo-from {shell_word(str(usable[0]))}"
+            if usable
+            else None,
         )
     return UsageError(
         what,
@@ -412,11 +460,15 @@ def _write(file: Path, kept: _Kept) -> None:
         make_private(file.parent, mode=0o700)
         write_whole(file, msgspec.json.format(msgspec.json.encode(kept)), mode=0o600)
     except OSError as error:
-        raise PgsweepError(
-            f"`{file}` cannot be written: {error.strerror}",
-            cause="what is changed is first written there, so that it can be undone",
-            hint="name another folder: XDG_STATE_HOME=/var/lib pgsweep ...",
-        ) from error
+        raise _unwritable(file, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> PgsweepError:
+    return PgsweepError(
+        f"`{path}` cannot be written: {error.strerror}",
+        cause="what is changed is first written there, so that it can be undone",
+        hint="name another folder: XDG_STATE_HOME=/var/lib pgsweep ...",
+    )
 
 
 def _restore(file: Path, former: _Kept | None) -> None:

@@ -286,8 +286,8 @@ class Reserver:
             raise PgsweepError(
                 f"`{self.state_file}` is of another host, and is left as it is",
                 cause=f"that host is {shown(kept.host)}, this one is {_this_host()}",
-                hint="run it there; or, if nothing was set aside here or this host was renamed, set the "
-                f"number (it was {kept.before}): sudo sysctl -w vm.nr_hugepages=N && sudo rm {self.state_file}",
+                hint="run it there; or, if nothing was set aside here or this host was renamed, set it "
+                f"(it was {kept.before}) by: sudo sysctl -w vm.nr_hugepages=N && sudo rm {self.state_file}",
             )
 
     def _remaining(self, kept: Kept, server: str | None) -> Kept | None:

@@ -87,7 +87,10 @@ def differences(kept: ServerIdentity, here: ServerIdentity) -> list[str]:
             found.append(f"its {what} is {shown(str(was))}, here it is {shown(str(now))}")
     was_born, born = kept.born_seconds, here.born_seconds
     if not found and was_born is not None and born is not None and was_born != born:
-        found.append(f"its data directory is of {_time(was_born)}, the one here was copied at {_time(born)}")
+        found.append(
+            f"its data directory is of {_time(was_born)}, the one here was copied at {_time(born)}, or given "
+            "another owner or mode"
+        )
     return found
 
 
