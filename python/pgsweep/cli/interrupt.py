@@ -1,9 +1,14 @@
-"""Ctrl-C during long work: the first ends it in good order, the second at once."""
+"""Signals: they end a command in good order, a second one at once, and leave no statement on a server.
+
+All of a command runs within `ended_like_interrupt` and `no_session_left` (app.py); what can end in better
+order than by an exception has `stoppable` or `held_back` within these.
+"""
 
 from __future__ import annotations
 
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -93,8 +98,30 @@ def ended_like_interrupt() -> Iterator[None]:
 
 
 @contextmanager
+def no_session_left() -> Iterator[None]:
+    """End the sessions, with the statements that they wait for, at the end of the body, however it ends.
+
+    psycopg cancels the statement that the main thread waits for; those of other threads would go on in the
+    server. Signals are ignored for these two seconds at most.
+    """
+    try:
+        yield
+    finally:
+        # A command without a server has not loaded the driver.
+        if (sessions := sys.modules.get("pgsweep.pg.open_sessions")) is not None:
+            with _handled(lambda _number, _frame: None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                sessions.end_sessions()
+
+
+@contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
-    """Handle these signals within the body, but none that is ignored; the former handlers come back."""
+    """Handle these signals within the body, but none that is ignored; the former handlers come back.
+
+    Python handles signals in the main thread only; in another, nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
     for number in former:
         signal.signal(number, handler)

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from pgsweep.advice.apply import apply, kept_before, undo
+from pgsweep.advice.apply import apply, kept_before, mark, undo
 from pgsweep.errors import ClusterError, ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.files import rewrite
 from pgsweep.host.datafiles import find_data_files
@@ -148,12 +148,12 @@ class DisposableServer:
                 ours = check_database(connection)
             if ours:
                 drop_database(self._server.conninfo)
-            changed, _ = undo(self._server.conninfo, owner=_OWNER, also_changed=True)
-            if changed or restart:
+            undone = undo(self._server.conninfo, owner=_OWNER, also_changed=True)
+            if undone.changes or restart:
                 # The next run must find this until the server runs with the old values.
-                apply(self._server.conninfo, {}, owner=_OWNER)
+                mark(self._server.conninfo, owner=_OWNER)
                 self._restart()
-                undo(self._server.conninfo, owner=_OWNER)
+                undo(self._server.conninfo, owner=_OWNER, also_changed=True)
         except PgsweepError as error:
             raise NothingRuns(
                 "the server's settings are not put back yet",
@@ -247,7 +247,7 @@ def opened_server(
         made.undo_killed(progress)
         check_server(server)
         # From here on the next run finds that this one changed the server.
-        apply(server.conninfo, {}, owner=_OWNER)
+        mark(server.conninfo, owner=_OWNER)
         try:
             if own:
                 make_database(server.conninfo, _EXTENSIONS)

@@ -18,6 +18,7 @@ from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.pg import open_sessions
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded
 from pgsweep.pg.conninfo import default_is_set, given_options, parse_conninfo
 from pgsweep.pg.failures import connection_lost
@@ -233,6 +234,7 @@ def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Sessi
             _check_age(make_conninfo("", **{**parameters, "options": given}), error)
             raise refused(error) from None
         connection = as_owner
+    open_sessions.note(connection)
     connection.given_options = given
     return connection
 

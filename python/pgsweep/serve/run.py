@@ -41,6 +41,7 @@ from pgsweep.serve.config import ServeConfig, is_loopback, make_folder
 from pgsweep.serve.forecast import Forecasts
 from pgsweep.serve.history import History, KeptCurve, KeptVerification, store_of
 from pgsweep.serve.history_reads import read_consumers, read_curves, read_series, read_verification
+from pgsweep.serve.holding import hold_folder
 from pgsweep.serve.metrics import CONTENT_TYPE, exposed
 from pgsweep.serve.queries import UserMetrics
 from pgsweep.serve.recording import Recorder
@@ -70,20 +71,23 @@ class Service:
         config: what is served.
 
     Raises:
-        PgsweepError: the history cannot be opened.
+        PgsweepError: the history cannot be opened, or another process writes it.
     """
 
     def __init__(self, config: ServeConfig) -> None:
-        if config.history_conninfo is None:
-            make_folder(config.history)
-        make_folder(config.evidence)
+        folders = {server.key: config.evidence / server.key for server in config.servers}
+        in_folder = config.history_conninfo is None
+        self._held = []
+        for folder in ([config.history] if in_folder else []) + list(folders.values()):
+            make_folder(folder)
+            self._held.append(hold_folder(folder))
         self._config = config
-        self._store = store_of(config.history, config.history_conninfo)
+        names = [server.name for server in config.servers]
+        self._store = store_of(config.history, config.history_conninfo, names)
         self.history = History(self._store, most_bytes=config.history_bytes)
         places = [place_of(server.conninfo) for server in config.servers]
         self.board = Board(config, places, lambda: self.history.trouble)
         self._conninfos = {server.key: server.conninfo for server in config.servers}
-        folders = {server.key: config.evidence / server.key for server in config.servers}
         self._recorders = [
             Recorder(
                 server.conninfo,
@@ -347,7 +351,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Collect and serve until a signal ends it (SIGINT, SIGTERM).
+    """Collect and serve until a signal ends it (SIGINT, SIGTERM, SIGHUP).
 
     Args:
         config: what is served.
@@ -392,6 +396,9 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
         # uvicorn raises the signal once more for the previous handlers, while there is still work to do here.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda _number, _frame: None)
+        # uvicorn leaves this one alone. Under nohup it is ignored, and stays so.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, server.handle_exit)
         service.start()
         try:
             shown = f"[{config.host}]" if ":" in config.host else config.host

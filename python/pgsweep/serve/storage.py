@@ -231,7 +231,7 @@ class SqliteStore:
             ) from error
 
     def is_keeper(self) -> bool:
-        """Return True: there is one process for a file."""
+        """Return True: there is one process for a file (holding.py)."""
         return True
 
     def size_bytes(self, most_bytes: int) -> int:  # noqa: ARG002 (it is known exactly)

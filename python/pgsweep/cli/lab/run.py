@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from pgsweep.cli.common import HELP_NAMES, FileName, bindir_option, common_options, settings_of
-from pgsweep.cli.interrupt import ended_like_interrupt
 from pgsweep.cli.output import Output, check_writable, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import ClusterError, UsageError
@@ -169,7 +168,7 @@ def command(
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"`{folder}` is not a folder", hint="name another: --samples FOLDER")
         settings.kept.append(folder)
-        with ConsoleProgress(settings) as progress, ended_like_interrupt():
+        with ConsoleProgress(settings) as progress:
             found = run_every(
                 folder,
                 scale=chosen_scale,
@@ -197,7 +196,7 @@ def command(
     file = samples or Path(f"{chosen.plan.name.replace('/', '-')}.samples.jsonl")
     check_writable(file)
     settings.kept.append(file)
-    with ConsoleProgress(settings) as progress, ended_like_interrupt():
+    with ConsoleProgress(settings) as progress:
         if chosen.seconds is not None:
             progress.note(f"about {seconds_text(chosen.seconds)}, assumed")
         result = chosen.run(

@@ -17,6 +17,7 @@ import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import Aside, through_own_links
+from pgsweep.pg.server_identity import ServerIdentity
 from pgsweep.regular import open_regular, read_bounded
 from pgsweep.warm.block_ranges import BlockRange, Call
 
@@ -36,6 +37,7 @@ class RunKey(msgspec.Struct, frozen=True, kw_only=True):
         system_identifier: of the cluster; nothing where the role may not ask.
         host: as libpq says where it was reached, as is port.
         relations: as they were named, sorted, as are schemas; nothing for all of the database.
+        server: which of those with this system identifier; nothing in journals of earlier versions.
     """
 
     system_identifier: str | None
@@ -46,6 +48,7 @@ class RunKey(msgspec.Struct, frozen=True, kw_only=True):
     schemas: list[str]
     every_database: bool
     into: Into
+    server: ServerIdentity | None = None
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
