@@ -21,7 +21,7 @@ import psycopg
 from numpy.typing import NDArray
 
 from pgsweep.errors import MissingAbility
-from pgsweep.pg.answers import decoded
+from pgsweep.pg.answers import CheckedConnection, decoded
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.queries import compose
 from pgsweep.pg.shapes import OID_MAX
@@ -120,6 +120,8 @@ def memory_query(version_num: int, shared_buffers_blocks: int) -> str:
 
 def grant_memory(connection: psycopg.Connection[Any], shared_buffers_blocks: int) -> None:
     """Give the session the memory that one pass over pg_buffercache needs, so that no file is written."""
+    if isinstance(connection, CheckedConnection):
+        connection.pool_blocks = shared_buffers_blocks
     connection.execute(memory_query(connection.info.server_version, shared_buffers_blocks).encode())
 
 

@@ -12,7 +12,7 @@ connection string, because it may hold a password; libpq's own messages name hos
 from __future__ import annotations
 
 import re
-import select
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
@@ -25,9 +25,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer, UsageError
 from pgsweep.host.postmaster import has_account
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded, unexpected
-from pgsweep.pg.failures import connection_lost, first_line
+from pgsweep.pg.failures import connection_lost, first_line, no_answer
 from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.secrets import masked, without_secrets
+from pgsweep.pg.wire import TooLong, add_limits
 from pgsweep.plain import decode_name, shell_word, sql_identifier
 from pgsweep.versions import OLDEST_MAJOR
 
@@ -36,7 +37,7 @@ Connection: TypeAlias = psycopg.Connection[Any]
 
 OLDEST_VERSION_NUM = OLDEST_MAJOR * 10000
 
-_CONNECT_TIMEOUT_SECONDS = 10
+_SETUP_SECONDS = 20.0
 _STATEMENT_TIMEOUT_MS = 60_000
 _LOCK_TIMEOUT_MS = 2_000
 PIN = "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)"
@@ -76,7 +77,9 @@ _HARMLESS = {
     "statement_timeout": str(_STATEMENT_TIMEOUT_MS),
     "lock_timeout": str(_LOCK_TIMEOUT_MS),
     "idle_session_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "5min",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
     "exit_on_error": "off",
     "TimeZone": "UTC",
     "default_transaction_read_only": "on",
@@ -331,8 +334,7 @@ def connect(conninfo: str = "", *, inspection: bool = True, database: str | None
         MissingAbility: the server is older than PostgreSQL 14, or the session is shared through a pooler.
     """
     parameters = _parse(conninfo)
-    if "connect_timeout" not in parameters and not _default_is_set("connect_timeout"):
-        parameters["connect_timeout"] = str(_CONNECT_TIMEOUT_SECONDS)
+    add_limits(parameters)
     parameters.setdefault("fallback_application_name", "pgsweep")
     if database:
         parameters["dbname"] = database
@@ -354,11 +356,13 @@ def connect(conninfo: str = "", *, inspection: bool = True, database: str | None
         connection = as_owner
     if inspection:
         connection.patience_seconds = _STATEMENT_TIMEOUT_MS / 1000 + _GRACE_SECONDS
+    connection.setup_ends = time.monotonic() + _SETUP_SECONDS
     try:
         _settle(connection, inspection=inspection)
     except BaseException:
         connection.close()
         raise
+    connection.setup_ends = None
     return connection
 
 
@@ -421,11 +425,10 @@ def cancel(connection: Connection) -> None:
 
 def session_lives(connection: Connection) -> bool:
     """Return whether a session is still there, without a statement: a server that stops ends all of them."""
+    assert isinstance(connection, CheckedConnection)
     try:
-        readable, _, _ = select.select([connection.pgconn.socket], [], [], 0)
-        if readable:
-            connection.pgconn.consume_input()
-    except (psycopg.OperationalError, ValueError, OSError):
+        connection.look()
+    except psycopg.OperationalError:
         return False
     return not connection.broken
 
@@ -440,11 +443,6 @@ def require_session(connection: Connection) -> None:
     """
     if not session_lives(connection):
         raise connection_lost()
-
-
-def _default_is_set(keyword: str) -> bool:
-    """Return whether libpq's environment or service file sets an option."""
-    return any(option.keyword.decode() == keyword and option.val for option in pq.Conninfo.get_defaults())
 
 
 def _settle(connection: Connection, *, inspection: bool) -> None:
@@ -558,6 +556,8 @@ def translate(error: psycopg.Error) -> PgsweepError:
             )
         case sqlstates.LockNotAvailable():
             return PgsweepError(text, cause="another session holds the lock", hint="try again later")
+        case TooLong():
+            return no_answer(text)
         case psycopg.OperationalError() | psycopg.InterfaceError():
             return connection_lost(text)
         case (

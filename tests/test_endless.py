@@ -1,0 +1,159 @@
+"""Servers and networks that never end: what arrives without end, and what does not arrive."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgsweep.errors import PgsweepError
+from pgsweep.pg import answers, wire
+from pgsweep.pg.catalog import read_relations
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import connect, explained, session_lives
+from tests.fix_proxy import ENDLESS, Plan, Proxy, proxy_before
+
+_SLOWLY = {"drip", "slow notices", "silence", "settings"}
+_PASSED = (12, 25, 45)
+"""Messages that are passed before: of the start, the set-up of the session, and a query of many rows."""
+
+
+@pytest.fixture(scope="module")
+def proxied(wheel18: Cluster) -> Iterator[tuple[Proxy, str]]:
+    with proxy_before(wheel18) as made:
+        yield made
+
+
+@pytest.mark.parametrize("how", [how for how in ENDLESS if how not in _SLOWLY])
+@pytest.mark.parametrize("passed", _PASSED)
+def test_what_comes_without_end_is_left(proxied: tuple[Proxy, str], how: str, passed: int) -> None:
+    proxy, conninfo = proxied
+    proxy.plan = Plan(0, 0.0, passed, endless=how)
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(PgsweepError), connect(conninfo) as connection, explained():
+        while True:
+            read_relations(connection)
+    proxy.cut()
+    assert proxy.plan.changes == [how]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 450 << 10
+
+
+@contextmanager
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the limits on time be a twentieth of what they are."""
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "_ARRIVING_SECONDS", 1.5)
+        patch.setattr(wire, "_LONGEST_ARRIVING_SECONDS", 2.0)
+        patch.setattr(wire, "_WORK_SECONDS", 0.5)
+        patch.setattr("pgsweep.pg.connect._SETUP_SECONDS", 1.0)
+        patch.setattr("pgsweep.pg.connect._STATEMENT_TIMEOUT_MS", 4000)
+        patch.setattr("pgsweep.pg.connect._GRACE_SECONDS", 0.5)
+        yield
+
+
+@pytest.mark.parametrize("how", sorted(_SLOWLY))
+@pytest.mark.parametrize("passed", [0, *_PASSED])
+def test_what_comes_slowly_is_left(
+    proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch, how: str, passed: int
+) -> None:
+    proxy, conninfo = proxied
+    proxy.plan = Plan(0, 0.0, passed, endless=how)
+    began = time.monotonic()
+    with hasty(monkeypatch), pytest.raises(PgsweepError), connect(conninfo) as connection, explained():
+        while True:
+            read_relations(connection)
+    proxy.cut()
+    assert proxy.plan.changes == [how]
+    assert time.monotonic() - began < 30
+
+
+def test_many_slow_answers_share_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them ends before its own limit; together they take more than a session has for arriving."""
+    monkeypatch.setattr(wire, "_ARRIVING_SECONDS", 0.5)
+    near, far = socket.socketpair()
+    line, done = wire.Wire(), 0
+
+    def slow() -> Generator[tuple[int, int], int, None]:
+        """Wait for four bytes, a twentieth of a second apart."""
+        for _ in range(4):
+            threading.Timer(0.05, far.send, [b"x"]).start()
+            ready = 0
+            while not ready:
+                ready = yield near.fileno(), 1
+            near.recv(1)
+
+    with near, far, closing(line), pytest.raises(wire.TooLong):
+        while True:
+            line.drive(slow(), wire.Limits(1000, time.monotonic() + 60))
+            done += 1
+            assert done < 50
+    assert done >= 1
+
+
+def test_a_session_that_only_waits_has_no_limit_on_time(wheel18: Cluster) -> None:
+    """A statement of a load may be silent for as long as it takes: only what arrives is limited."""
+    with connect(wheel18.conninfo(), inspection=False) as connection:
+        assert isinstance(connection, answers.CheckedConnection)
+        limits = connection._limits()
+        assert limits.end is None
+        assert not limits.steady
+        assert limits.most_bytes == 80 << 20
+
+
+def test_a_large_honest_answer_is_taken(wheel18: Cluster) -> None:
+    """Longer than what is handed over at once, in both directions, and with notices in between."""
+    with connect(wheel18.conninfo(), inspection=False) as connection, explained():
+        text = "x" * 30_000_000
+        row = connection.execute("SELECT %s || %s", [text, "y"]).fetchone()
+        assert row is not None
+        assert row[0] == text + "y"
+        counted = connection.execute("SELECT i, i::text FROM generate_series(1, 300000) AS i").fetchall()
+        assert counted[-1] == (300000, "300000")
+        heard: list[str | None] = []
+        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        connection.execute("DO $$ BEGIN FOR i IN 1..20000 LOOP RAISE WARNING 'n %', i; END LOOP; END $$")
+        assert heard == [f"n {number}" for number in range(1, 20001)]
+
+
+def test_a_session_that_the_server_ended_is_seen(wheel18: Cluster) -> None:
+    with connect(wheel18.conninfo()) as connection, connect(wheel18.conninfo(), inspection=False) as other:
+        assert session_lives(connection)
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+        assert not session_lives(connection)
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+
+
+def test_closing_says_good_bye(wheel18: Cluster) -> None:
+    """The server would note in its log that a client with an open transaction has gone."""
+    with connect(wheel18.conninfo(), inspection=False) as watching:
+        connection = connect(wheel18.conninfo(), inspection=False)
+        pid = connection.info.backend_pid
+        connection.execute("BEGIN")
+        connection.close()
+        query = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+        for _ in range(100):
+            row = watching.execute(query, [pid]).fetchone()
+            if row == (0,):
+                break
+            time.sleep(0.05)
+        assert row == (0,)
+    assert f"[{pid}] LOG:  unexpected EOF" not in wheel18.log_tail(50)
+
+
+def test_a_descriptor_is_not_left_behind(wheel18: Cluster) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    for _ in range(5):
+        with connect(wheel18.conninfo()):
+            assert open_files() > before
+    assert open_files() == before
