@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -13,11 +17,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsweep.errors import PgsweepError
+from pgsweep.errors import ConnectionFailed, PgsweepError
 from pgsweep.pg import answers, wire
 from pgsweep.pg.catalog import read_relations
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect, explained, session_lives
+from tests.fix_cli import PGSWEEP
+from tests.fix_process import wait_until
 from tests.fix_proxy import ENDLESS, Plan, Proxy, proxy_before
 
 _SLOWLY = {"drip", "slow notices", "silence", "settings"}
@@ -157,3 +163,124 @@ def test_a_descriptor_is_not_left_behind(wheel18: Cluster) -> None:
         with connect(wheel18.conninfo()):
             assert open_files() > before
     assert open_files() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("record", "--source", "sql", "--for", "1h", "--out", "x.evidence"), ("warm", "run"), ("doctor",)],
+)
+@pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)])
+def test_a_signal_ends_it_while_the_server_is_silent(
+    proxied: tuple[Proxy, str], tmp_path: Path, words: tuple[str, ...], numbers: tuple[signal.Signals, ...]
+) -> None:
+    """Two SIGINT within two seconds, SIGTERM within five: no waiting for the server is longer."""
+    proxy, conninfo = proxied
+    proxy.plan = Plan(0, 0.0, 70, endless="silence")
+    process = subprocess.Popen(
+        [PGSWEEP, *words, "-d", conninfo], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        wait_until(lambda: proxy.plan.changes, why="the command waits for an answer")
+        for number in numbers:
+            began = time.monotonic()
+            process.send_signal(number)
+            # The first is to be heard before the second comes: pending ones of a kind are one.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        process.wait(20)
+        assert time.monotonic() - began < (4 if len(numbers) == 2 else 7)  # 2 and 5, on a busy machine
+    finally:
+        proxy.cut()
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_signal_ends_what_does_not_look_at_signals(tmp_path: Path) -> None:
+    """The main thread is in a call that no handler interrupts, another one is waited for at the end."""
+    text = (
+        "import ctypes, threading, time, sys\n"
+        "from pgsweep.cli.interrupt import ended_for_sure\n"
+        "with ended_for_sure():\n"
+        "    threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "    print('ready', flush=True)\n"
+        "    native = ctypes.CDLL(None)\n"
+        "    begin = time.monotonic()\n"
+        "    while time.monotonic() - begin < 60:\n"
+        "        try:\n"
+        "            native.sleep(60)\n"
+        "        except KeyboardInterrupt:\n"
+        "            pass\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert time.monotonic() - began < 4  # 1.5 s, on a busy machine
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_must_be_whole_is_not_cut_by_a_second_signal() -> None:
+    text = (
+        "import sys, time\n"
+        "from pgsweep.cli.interrupt import ended_for_sure, held_back\n"
+        "from pgsweep.cli.settings import Settings\n"
+        "with ended_for_sure(), held_back(Settings(arguments=[]), 'wait'):\n"
+        "    print('ready', flush=True)\n"
+        "    end = time.monotonic() + 3\n"
+        "    while time.monotonic() < end:\n"
+        "        time.sleep(0.1)\n"
+        "    print('whole', flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        assert process.communicate(timeout=30)[0] == b"whole\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_user_decides_about_keepalives(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"tcp_user_timeout": "0", "keepalives_idle": "7"}
+    wire.add_limits(given)
+    assert given["tcp_user_timeout"] == "0"
+    assert given["keepalives_idle"] == "7"
+    assert given["keepalives_count"] == "3"
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "99")
+    given = {}
+    wire.add_limits(given)
+    assert "connect_timeout" not in given
+
+
+def test_a_handshake_by_the_byte_ends_with_the_connect_timeout() -> None:
+    """The server agrees to encrypt, and then sends a byte of its hello now and then."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                client, _ = listener.accept()
+                with client:
+                    client.recv(8)
+                    client.sendall(b"S")
+                    # A record (22, TLS 1.2) with a ServerHello (2).
+                    for byte in b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03" + bytes(100):
+                        client.sendall(bytes([byte]))
+                        time.sleep(0.2)
+
+        threading.Thread(target=drip, daemon=True).start()
+        port = listener.getsockname()[1]
+        began = time.monotonic()
+        with pytest.raises(ConnectionFailed, match="timeout"):
+            connect(f"host=127.0.0.1 port={port} user=x dbname=x sslmode=require connect_timeout=2")
+        assert time.monotonic() - began < 10
