@@ -276,7 +276,7 @@ def test_a_handshake_by_the_byte_ends_with_the_connect_timeout() -> None:
                     # A record (22, TLS 1.2) with a ServerHello (2).
                     for byte in b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03" + bytes(100):
                         client.sendall(bytes([byte]))
-                        time.sleep(0.2)
+                        time.sleep(0.6)
 
         threading.Thread(target=drip, daemon=True).start()
         port = listener.getsockname()[1]

@@ -9,7 +9,7 @@ and with less than 500 MB of memory used:
 
 - In bytes: an answer of one row has a few values of 1 MB at most. For one of many rows the limit is some
   700,000 relations, which libpq keeps in four times as much memory. A snapshot of pg_buffercache has 12 bytes
-  a buffer, so its limit grows with the pool, up to a quarter of this machine's memory.
+  a buffer, so its limit grows with the pool, up to an eighth of this machine's memory.
 - In time: connecting takes as long as connect_timeout says, the set-up of a session 20 s, and a statement
   5 s longer than the server's own limit of 60 s, which the server ends on a busy host. An endless answer is
   noticed earlier, by what arrives (wire.py). A session that loads, or runs a statement of the user's, has
@@ -249,7 +249,7 @@ class CheckedConnection(psycopg.Connection[Any]):
         if shape is None or shape.rows != "binary":
             return _ROWS_BYTES
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return _ROWS_BYTES + min(self.pool_blocks * _BUFFER_BYTES, memory_bytes // 4)
+        return _ROWS_BYTES + min(self.pool_blocks * _BUFFER_BYTES, memory_bytes // 8)
 
     def _give_up(self) -> None:
         self.pgconn.finish()
