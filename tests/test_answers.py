@@ -160,7 +160,7 @@ def test_a_server_that_falls_silent_is_not_waited_for(
     wheel18: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server's own limit would end the statement; where its word for it does not come, ours does."""
-    monkeypatch.setattr(connecting, "_STATEMENT_TIMEOUT_MS", 500)
+    monkeypatch.setattr(connecting, "_STATEMENT_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(connecting, "_GRACE_SECONDS", 0.5)
     with connect(wheel18.conninfo()) as connection:
         pid = connection.info.backend_pid

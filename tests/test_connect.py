@@ -246,7 +246,7 @@ def test_what_the_owner_of_the_database_has_set_does_not_matter(server: Cluster)
     wanted = {
         "exit_on_error": ("off",),
         "TimeZone": ("UTC",),
-        "idle_in_transaction_session_timeout": ("0",),
+        "idle_in_transaction_session_timeout": ("5min",),
         "transaction_timeout": ("0",),
         "restrict_nonsystem_relation_kind": ("",),
     }

@@ -21,7 +21,7 @@ import psycopg
 from numpy.typing import NDArray
 
 from pgsweep.errors import MissingAbility
-from pgsweep.pg.answers import decoded
+from pgsweep.pg.answers import CheckedConnection, decoded
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.connect import Connection, set_for_session, setting_statement
 from pgsweep.pg.queries import compose
@@ -133,6 +133,8 @@ def memory_statements(connection: Connection, shared_buffers_blocks: int) -> lis
 
 def grant_memory(connection: Connection, shared_buffers_blocks: int) -> None:
     """Give the session the memory that one pass over pg_buffercache needs, so that no file is written."""
+    if isinstance(connection, CheckedConnection):
+        connection.pool_blocks = shared_buffers_blocks
     setting = _memory_setting(connection, shared_buffers_blocks)
     if setting:
         set_for_session(connection, **setting)

@@ -7,7 +7,7 @@ read, a read-only default and timeouts.
 from __future__ import annotations
 
 import re
-import select
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, Final, TypeAlias
@@ -20,10 +20,11 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg import open_sessions
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded
-from pgsweep.pg.conninfo import default_is_set, given_options, parse_conninfo
+from pgsweep.pg.conninfo import given_options, parse_conninfo
 from pgsweep.pg.failures import connection_lost
 from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.refusals import explained, refused, translate
+from pgsweep.pg.wire import add_limits
 from pgsweep.versions import OLDEST_MAJOR
 
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -63,7 +64,7 @@ class Session(CheckedConnection):
 
 OLDEST_VERSION_NUM = OLDEST_MAJOR * 10000
 
-_CONNECT_TIMEOUT_SECONDS = 10
+_SETUP_SECONDS = 20.0
 _STATEMENT_TIMEOUT_SECONDS = 60.0
 
 _ALWAYS: Final = {
@@ -92,6 +93,9 @@ in a session that a connection pooler gives to another client.
 """
 
 _INSPECTION: Final = {
+    "idle_in_transaction_session_timeout": "5min",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
     "default_transaction_read_only": "on",
     "jit": "off",
     "max_parallel_workers_per_gather": "0",
@@ -204,14 +208,14 @@ def _settled(parameters: Mapping[str, str], wanted: Mapping[str, str]) -> Sessio
     except BaseException:
         connection.close()
         raise
+    connection.setup_ends = None
     return connection
 
 
 def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Session:
     """Return a connection that has sent nothing but its startup packet."""
     parameters = dict(parameters)
-    if "connect_timeout" not in parameters and not default_is_set("connect_timeout"):
-        parameters["connect_timeout"] = str(_CONNECT_TIMEOUT_SECONDS)
+    add_limits(parameters)
     parameters.setdefault("fallback_application_name", "pgsweep")
     # In a database of SQL_ASCII that would be the client's encoding too, and text would come as bytes.
     parameters.setdefault("client_encoding", "UTF8")
@@ -236,6 +240,7 @@ def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Sessi
         connection = as_owner
     open_sessions.note(connection)
     connection.given_options = given
+    connection.setup_ends = time.monotonic() + _SETUP_SECONDS
     return connection
 
 
@@ -336,11 +341,10 @@ def cancel(connection: Connection) -> None:
 
 def session_lives(connection: Connection) -> bool:
     """Return whether a session is still there, without a statement: a server that stops ends all of them."""
+    assert isinstance(connection, CheckedConnection)
     try:
-        readable, _, _ = select.select([connection.pgconn.socket], [], [], 0)
-        if readable:
-            connection.pgconn.consume_input()
-    except (psycopg.OperationalError, ValueError, OSError):
+        connection.look()
+    except psycopg.OperationalError:
         return False
     return not connection.broken
 

@@ -165,11 +165,6 @@ def is_conninfo(text: str) -> bool:
         return False
 
 
-def default_is_set(keyword: str) -> bool:
-    """Return whether libpq's environment or service file sets an option."""
-    return any(option.keyword.decode() == keyword and option.val for option in pq.Conninfo.get_defaults())
-
-
 def given_options(parameters: Mapping[str, str]) -> str:
     """Return the `options` that libpq would send to the server: as given, of the service, or of PGOPTIONS.
 

@@ -16,7 +16,8 @@ from psycopg import errors as sqlstates
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer
 from pgsweep.host.postmaster import has_account
 from pgsweep.pg.answers import unexpected
-from pgsweep.pg.failures import connection_lost, first_line
+from pgsweep.pg.failures import connection_lost, first_line, no_answer
+from pgsweep.pg.wire import TooLong
 from pgsweep.plain import decode_name, shell_word, sql_identifier
 
 # Message pattern, likely cause, next step; the first match counts. libpq gives no SQLSTATE for a refused
@@ -161,6 +162,8 @@ def translate(error: psycopg.Error) -> PgsweepError:
             )
         case sqlstates.LockNotAvailable():
             return PgsweepError(text, cause="another session holds the lock", hint="try again later")
+        case TooLong():
+            return no_answer(text)
         case psycopg.OperationalError() | psycopg.InterfaceError():
             return connection_lost(text)
         case (
