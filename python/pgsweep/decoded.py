@@ -13,6 +13,7 @@ number of its values (parquet.thrift, thrift-compact-protocol.md).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -46,6 +47,12 @@ _TEXT_BYTES: Final = 64
 
 _SHARED_TEXT_BYTES: Final = 12
 """What one takes that is there already: a number in Arrow, and a pointer."""
+
+_LONG_KEY: Final = re.compile(
+    r"""(?<![\w-])(?:[\w-]{1,200}|"(?:[^"\\\n]|\\.){0,200}"|'[^'\n]{0,200}')"""
+    r"""(?:[ \t]*\.[ \t]*(?:[\w-]{1,200}|"(?:[^"\\\n]|\\.){0,200}"|'[^'\n]{0,200}')){64}"""
+)
+"""A key of TOML with more than 64 parts; the time and the memory that it takes grow with their square."""
 
 _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 _NUMBERS: Final = {4: 16, _I32: 32, _I64: 64}
@@ -119,6 +126,33 @@ def stored_bytes(file: IO[bytes]) -> int:
     finally:
         os.lseek(descriptor, before, os.SEEK_SET)
     return found
+
+
+def toml_of(text: bytes) -> dict[str, Any]:
+    """Return what TOML says.
+
+    Raises:
+        ValueError: it is not TOML, or nested deeper or with larger numbers than any that is meant.
+    """
+    import tomllib
+
+    decoded = text.decode()
+    if _LONG_KEY.search(decoded):
+        raise ValueError("it has a key of more than 64 parts")
+    try:
+        found = tomllib.loads(decoded)
+        _check_numbers(found)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    return found
+
+
+def _check_numbers(value: Any) -> None:
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_numbers(inner)
+    elif isinstance(value, int) and value.bit_length() > 64:
+        raise ValueError(f"it has a number of {value.bit_length()} bits")
 
 
 def parquet_end(source: IO[bytes]) -> parquet.FileMetaData:

@@ -207,9 +207,14 @@ def _changes(buffers: int | None, connections: int | None, others: tuple[str, ..
 
 
 def _explained(log: Path) -> HugePagesResult:
-    from pgsweep.memory.hugepages.inspect import explain_log
+    from pgsweep.memory.hugepages.inspect import explain_log, read_log
+    from pgsweep.regular import open_at_once
 
-    result = explain_log(log.read_text(errors="replace"))
+    try:
+        with open_at_once(log) as file:
+            result = explain_log(read_log(file))
+    except OSError as error:
+        raise PgsweepError(f"cannot read `{log}`: {error.strerror}") from error
     if result is None:
         raise PgsweepError(
             f"`{log}` does not say that huge pages were missing",

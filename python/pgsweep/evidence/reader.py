@@ -22,21 +22,23 @@ from pgsweep.evidence.checks import (
 from pgsweep.evidence.schema import (
     ADDED_LATER,
     DISK_TROUBLE,
+    MOST_META_BYTES,
     SCHEMA_NAME,
     SCHEMA_NUMBER,
     TABLES,
     EvidenceMeta,
 )
 from pgsweep.plain import shell_word
-from pgsweep.regular import NotRegular, TooLong, open_regular, read_bounded
+from pgsweep.regular import NotRegular, TooLong, open_regular, read_regular
+from pgsweep.units import format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
     from pyarrow import parquet
 
-_MOST_META_BYTES: Final = 1 << 20
-"""meta.json is some kB long."""
+_MOST_PARTS: Final = 100_000
+"""As many as their numbers of five digits."""
 
 _TIMES: Final = {"accesses": "time_ns", "snapshot_times": "end_seconds", "counters": "seconds"}
 
@@ -251,8 +253,7 @@ def _dtype(kind: str) -> np.dtype[Any]:
 def _read_meta(path: Path) -> EvidenceMeta:
     again = "record again: `pgsweep record -o NAME.evidence`"
     try:
-        with open_regular(path / "meta.json") as file:
-            text = read_bounded(file, _MOST_META_BYTES, path / "meta.json")
+        text = read_regular(path / "meta.json", MOST_META_BYTES)
     except FileNotFoundError as error:
         if path.is_dir():
             raise EvidenceError(
@@ -311,7 +312,7 @@ def _whole_parts(path: Path, table: str, written: int) -> tuple[list[_Part], str
     import pyarrow as pa
 
     whole: list[_Part] = []
-    found = sorted((path / table).glob("part-*.parquet"))
+    found = _parts_in(path / table)
     count = max(len(found), written)
     for number, part in enumerate(found):
         trouble = ""
@@ -334,6 +335,27 @@ def _whole_parts(path: Path, table: str, written: int) -> tuple[list[_Part], str
     else:
         trouble = f"part-{len(whole):05d}.parquet is missing" if len(whole) < count else ""
     return whole, f"{table}: {trouble}; {len(whole)} of {count} parts are used" if trouble else ""
+
+
+def _parts_in(folder: Path) -> list[Path]:
+    """Return the parts in the folder of a table, which need not be there, in their order."""
+    names: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("part-") and entry.name.endswith(".parquet"):
+                    names.append(entry.name)
+                if len(names) > _MOST_PARTS:
+                    raise EvidenceError(
+                        f"`{folder}` is not what record writes",
+                        cause=f"it has more than {format_count(_MOST_PARTS)} parts",
+                        hint=f"look at it: ls -f {shell_word(str(folder))}",
+                    )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return [folder / name for name in sorted(names)]
 
 
 def _seconds_seen(parts: dict[str, list[_Part]], damaged: Collection[str]) -> float:

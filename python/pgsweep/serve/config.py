@@ -25,13 +25,13 @@ What the command line says goes before the file.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
+from pgsweep.decoded import toml_of
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.pg.conninfo import build_conninfo, describe, is_conninfo
 from pgsweep.plain import shell_word
@@ -252,12 +252,14 @@ def read_token(path: Path) -> str:
 def _read(path: Path) -> _File:
     try:
         with open_regular(path) as file:
-            text = read_bounded(file, _MOST_BYTES, path).decode()
-        return msgspec.convert(tomllib.loads(text), _File)
+            text = read_bounded(file, _MOST_BYTES, path)
+        found = toml_of(text)
+    except ValueError as error:
+        raise UsageError(f"`{path}` is not TOML", cause=str(error)) from error
     except OSError as error:
         raise UsageError(f"`{path}` cannot be read", cause=str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"`{path}` is not TOML", cause=str(error)) from error
+    try:
+        return msgspec.convert(found, _File)
     except msgspec.ValidationError as error:
         raise UsageError(
             f"`{path}` does not say what it should", cause=str(error), hint="see docs/guides/serve.md"
