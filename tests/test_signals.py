@@ -35,7 +35,7 @@ def test_the_statement_of_footprint_is_cancelled(wheel18: Cluster, number: signa
     mark = f"footprint {number.name}"
     statement = f"SELECT pg_sleep(600) /* {mark} */"
     with launch("footprint", statement, wheel18.conninfo()) as process:
-        wait_until(lambda: running(wheel18, mark) == 1)
+        wait_until(lambda: running(wheel18, mark) == 1, 60)
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -48,7 +48,7 @@ def test_the_statement_of_a_footprint_that_is_killed_ends_too(server: Cluster) -
     """Nothing of ours can cancel it: the server looks whether its client is still there."""
     mark = "footprint killed"
     with launch("footprint", f"SELECT pg_sleep(600) /* {mark} */", server.conninfo()) as process:
-        wait_until(lambda: running(server, mark) == 1)
+        wait_until(lambda: running(server, mark) == 1, 60)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
     wait_until(lambda: running(server, mark) == 0, 20)
@@ -66,7 +66,7 @@ def test_the_statements_of_other_threads_are_cancelled(
     )
     options = ("--config", str(tmp_path / "serve.toml"))
     with serving(tmp_path / "state", wheel18.conninfo(), options=options) as served:
-        wait_until(lambda: running(wheel18, mark) == 1)
+        wait_until(lambda: running(wheel18, mark) == 1, 60)
         served.process.send_signal(number)
         served.process.wait(60)
     wait_until(lambda: running(wheel18, mark) == 0, 10)
