@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -138,6 +139,21 @@ def test_a_host_is_chosen_by_what_it_is_not_by_our_settings(server: Cluster) -> 
         assert session.execute("SHOW default_transaction_read_only").fetchone() == ("on",)
     with pytest.raises(ConnectionFailed, match="not read-only"):
         connect(make_conninfo(server.conninfo(), target_session_attrs="read-only"))
+
+
+def test_an_abstract_socket_is_not_looked_up_as_a_host(bindir: Path | None) -> None:
+    name = f"@pgsweep-test-{os.getpid()}"
+    with Cluster.create(bindir, start=False) as cluster:
+        cluster.settings["unix_socket_directories"] = f"{cluster.socket_directory}, {name}"
+        cluster.start()
+        target = make_conninfo(cluster.conninfo(), host=name)
+        with connect(target) as session:
+            assert session.info.host == name
+            read_user_path(session)
+        with connect(make_conninfo(target, host=f"/nowhere,{name}", port="5432,5432")) as session:
+            assert session.info.host == name
+        with pytest.raises(ConnectionFailed, match=f"{name}-none"):
+            connect(make_conninfo(target, host=f"{name}-none"))
 
 
 def test_a_host_is_chosen_as_the_environment_asks(server: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

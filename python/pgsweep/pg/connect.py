@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.pg import open_sessions
-from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded
+from pgsweep.pg.answers import CheckedConnection, CheckedCursor, as_sockets, decoded
 from pgsweep.pg.conninfo import parameter_of, parse_conninfo
 from pgsweep.pg.failures import connection_lost
 from pgsweep.pg.osuser import connected_as_owner
@@ -250,6 +250,8 @@ def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Sessi
     # A backslash at the end means nothing there, and would mean the blank after it.
     ended = re.sub(r"(?<!\\)((?:\\\\)*)\\$", r"\1", given)
     parameters["options"] = f"{ended} {startup_options(settings)}".strip()
+    if "@" in (hosts := parameter_of(parameters, "host")):
+        parameters["host"] = as_sockets(hosts)
     whole = make_conninfo("", **parameters)
 
     def attempt() -> Session:
