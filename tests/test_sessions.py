@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect, read_user_path, set_for_session, setting_statement
 from pgsweep.pg.userpath import resolve_relation
@@ -123,6 +125,70 @@ def test_options_of_a_service_are_kept(
     monkeypatch.setenv("PGSERVICEFILE", str(services))
     with connect("service=there dbname=postgres") as session:
         assert read_user_path(session) == "mine"
+
+
+def test_a_backslash_at_the_end_of_the_options_means_nothing(server: Cluster) -> None:
+    for options in ("-c work_mem=3MB\\", "-c application_name=a\\\\ -c work_mem=3MB"):
+        with connect(make_conninfo(server.conninfo(), options=options)) as session:
+            assert session.execute("SHOW work_mem").fetchone() == ("3MB",)
+
+
+def test_a_host_is_chosen_by_what_it_is_not_by_our_settings(server: Cluster) -> None:
+    """libpq takes a session that is read-only by default for one of a standby."""
+    with connect(make_conninfo(server.conninfo(), target_session_attrs="read-write")) as session:
+        assert session.execute("SHOW default_transaction_read_only").fetchone() == ("on",)
+    with pytest.raises(ConnectionFailed, match="not read-only"):
+        connect(make_conninfo(server.conninfo(), target_session_attrs="read-only"))
+
+
+def test_an_abstract_socket_is_not_looked_up_as_a_host(bindir: Path | None) -> None:
+    name = f"@pgsweep-test-{os.getpid()}"
+    with Cluster.create(bindir, start=False) as cluster:
+        cluster.settings["unix_socket_directories"] = f"{cluster.socket_directory}, {name}"
+        cluster.start()
+        target = make_conninfo(cluster.conninfo(), host=name)
+        with connect(target) as session:
+            assert session.info.host == name
+            read_user_path(session)
+        with connect(make_conninfo(target, host=f"/nowhere,{name}", port="5432,5432")) as session:
+            assert session.info.host == name
+        with pytest.raises(ConnectionFailed, match=f"{name}-none"):
+            connect(make_conninfo(target, host=f"{name}-none"))
+
+
+def test_a_host_is_chosen_as_the_environment_asks(server: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "read-write")
+    connect(server.conninfo()).close()
+
+
+def test_a_login_trigger_finds_its_tables_and_may_write(wheel18: Cluster) -> None:
+    """One that logs who came, as in PostgreSQL's manual."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
+        owner.execute("CREATE DATABASE logged")
+    try:
+        with psycopg.connect(wheel18.conninfo("logged"), autocommit=True) as owner:
+            owner.execute("CREATE TABLE public.logins AS SELECT 0 AS pid")
+            owner.execute(
+                "CREATE FUNCTION public.log_in() RETURNS event_trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN INSERT INTO logins VALUES (pg_backend_pid()); END $$"
+            )
+            owner.execute("CREATE EVENT TRIGGER log_in ON login EXECUTE FUNCTION public.log_in()")
+            with connect(wheel18.conninfo("logged")) as session:
+                settings = "SELECT current_setting('search_path'), current_setting('transaction_read_only')"
+                assert session.execute(settings).fetchone() == ("pg_catalog", "on")
+                assert read_user_path(session) == '"$user", public'
+                pid = session.info.backend_pid
+            assert owner.execute("SELECT count(*) FROM logins WHERE pid = %s", [pid]).fetchone() == (1,)
+            # One that forbids it is asked no more than twice, and its own words are repeated.
+            owner.execute(
+                "CREATE OR REPLACE FUNCTION public.log_in() RETURNS event_trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN RAISE EXCEPTION 'not at night'; END $$"
+            )
+            with pytest.raises(ConnectionFailed, match="not at night"):
+                connect(wheel18.conninfo("logged"))
+    finally:
+        with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
+            owner.execute("DROP DATABASE logged WITH (FORCE)")
 
 
 def test_a_name_needs_no_path_of_the_session(server: Cluster) -> None:

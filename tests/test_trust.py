@@ -302,6 +302,15 @@ def pooled(server: Cluster) -> Iterator[str]:
             pooler.terminate()
 
 
+def test_doctor_does_not_take_a_pooler_for_an_old_server(pooled: str) -> None:
+    result = examine(pooled)
+    found = {ability.name: ability for ability in result.abilities}
+    assert found["session"].available is False
+    assert "server itself" in (found["session"].enable or "")
+    assert "version" not in found
+    assert {line.why for line in result.commands if line.command == "cache"} == {"the session is refused"}
+
+
 def test_a_pooler_is_refused(pooled: str) -> None:
     with pytest.raises(MissingAbility) as refused:
         connect(pooled)

@@ -148,4 +148,11 @@ def _wants_password(error: ConnectionFailed) -> bool:
 
 
 def _asked() -> str:
-    return getpass.getpass("Password: ", stream=sys.stderr)
+    try:
+        return getpass.getpass("Password: ", stream=sys.stderr)
+    except EOFError:
+        raise UsageError(
+            "no password was given",
+            cause="there is no terminal, and stdin ended before a password",
+            hint="leave out -W; set PGPASSWORD, or add a line to ~/.pgpass",
+        ) from None

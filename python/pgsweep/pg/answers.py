@@ -26,7 +26,7 @@ from typing import Any, Final, Self, TypeVar
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict, timeout_from_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conninfo
 
 from pgsweep.errors import UnexpectedAnswer
 from pgsweep.pg.queries import name_of
@@ -157,6 +157,15 @@ class CheckedCursor(psycopg.Cursor[Any]):
         return row
 
 
+_ABSTRACT: Final = "/\x01@"
+"""How an abstract socket's name begins for psycopg, which would look `@` up as a host's; libpq gets `@`."""
+
+
+def as_sockets(hosts: str) -> str:
+    """Return the hosts of a connection, abstract sockets as `CheckedConnection` takes them."""
+    return ",".join(_ABSTRACT + host[1:] if host.startswith("@") else host for host in hosts.split(","))
+
+
 class CheckedConnection(psycopg.Connection[Any]):
     """A connection with such cursors, and with limits on what arrives (wire.py).
 
@@ -177,7 +186,12 @@ class CheckedConnection(psycopg.Connection[Any]):
     def _connect_gen(cls, conninfo: str = "", **options: Any) -> Generator[Any, Any, Self]:
         """Connect as psycopg does, within limits: its own clock stands still while data arrives."""
         yield from ()  # what psycopg would wait for is waited for here
-        seconds = timeout_from_conninfo(conninfo_to_dict(conninfo))
+        parameters = conninfo_to_dict(conninfo)
+        seconds = timeout_from_conninfo(parameters)
+        if str(parameters.get("host", "")).startswith(_ABSTRACT):
+            conninfo = make_conninfo(
+                "", **{**parameters, "host": str(parameters["host"])[len(_ABSTRACT) - 1 :]}
+            )
         wire = Wire()
         try:
             connection = wire.drive(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import closing, suppress
 from typing import Any, Final, TypeAlias
 
@@ -17,10 +17,10 @@ from psycopg import errors as sqlstates
 from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
-from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.pg import open_sessions
-from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded
-from pgsweep.pg.conninfo import given_options, parse_conninfo
+from pgsweep.pg.answers import CheckedConnection, CheckedCursor, as_sockets, decoded
+from pgsweep.pg.conninfo import parameter_of, parse_conninfo
 from pgsweep.pg.failures import connection_lost
 from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.refusals import explained, refused, translate
@@ -119,6 +119,15 @@ _SHOWN_AS_SET: Final = (
 
 _TRANSACTION_TIMEOUT_SINCE: Final = 170000
 
+_READ_ONLY: Final = "default_transaction_read_only"
+
+_HOSTS_BY_READ_ONLY: Final = {"read-write", "read-only"}
+"""Values of target_session_attrs by which libpq chooses a host by its `_READ_ONLY`: in the startup packet,
+ours would make a standby of every primary."""
+
+_LEFT_TO_LOGIN: Final = ("search_path", _READ_ONLY)
+"""What a login event trigger (since 17) may rely on: its tables' schema, and that it may write."""
+
 _REFUSES_OPTIONS: Final = r"startup parameter|command-line options"
 """What PgBouncer says of `options` in the startup packet, and what RDS Proxy says."""
 
@@ -198,18 +207,36 @@ def _settled(parameters: Mapping[str, str], wanted: Mapping[str, str]) -> Sessio
     Raises:
         ConnectionFailed, MissingAbility: as `connect`.
     """
-    connection = _opened(parameters, wanted)
+    attributes = parameter_of(parameters, "target_session_attrs")
+    left = {_READ_ONLY} & wanted.keys() if attributes in _HOSTS_BY_READ_ONLY else set()
     try:
-        newer = _check_session(connection, wanted)
+        connection = _opened(parameters, _without(wanted, left))
+    except ConnectionFailed as refusal:
+        left = left | (set(_LEFT_TO_LOGIN) & wanted.keys())
+        # With a cause it is another refusal than a trigger's, and would come again.
+        if refusal.cause is not None or not left:
+            raise
+        try:
+            connection = _opened(parameters, _without(wanted, left))
+        except ConnectionFailed:
+            raise refusal from None
+    at_login = _without(wanted, left)
+    later = {name: wanted[name] for name in left}
+    try:
+        newer = _check_session(connection, at_login, later)
         if newer:
             connection.close()
-            connection = _opened(parameters, {**wanted, **newer})
-            _check_session(connection, wanted, again=True)
+            connection = _opened(parameters, {**at_login, **newer})
+            _check_session(connection, at_login, later, again=True)
     except BaseException:
         connection.close()
         raise
     connection.setup_ends = None
     return connection
+
+
+def _without(settings: Mapping[str, str], names: Set[str]) -> dict[str, str]:
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Session:
@@ -219,8 +246,12 @@ def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Sessi
     parameters.setdefault("fallback_application_name", "pgsweep")
     # In a database of SQL_ASCII that would be the client's encoding too, and text would come as bytes.
     parameters.setdefault("client_encoding", "UTF8")
-    given = given_options(parameters)
-    parameters["options"] = f"{given} {startup_options(settings)}".strip()
+    given = parameter_of(parameters, "options")
+    # A backslash at the end means nothing there, and would mean the blank after it.
+    ended = re.sub(r"(?<!\\)((?:\\\\)*)\\$", r"\1", given)
+    parameters["options"] = f"{ended} {startup_options(settings)}".strip()
+    if "@" in (hosts := parameter_of(parameters, "host")):
+        parameters["host"] = as_sockets(hosts)
     whole = make_conninfo("", **parameters)
 
     def attempt() -> Session:
@@ -361,8 +392,16 @@ def require_session(connection: Connection) -> None:
         raise connection_lost()
 
 
-def _check_session(connection: Session, wanted: Mapping[str, str], *, again: bool = False) -> dict[str, str]:
+def _check_session(
+    connection: Session, wanted: Mapping[str, str], later: Mapping[str, str], *, again: bool = False
+) -> dict[str, str]:
     """Send the first statement; return settings that the next connection must have instead of this one.
+
+    Args:
+        connection: that has sent nothing yet.
+        wanted: settings that are in its startup packet.
+        later: settings that are not, and that it gets when it is known to be the server's own.
+        again: whether it already is the next one.
 
     Raises:
         MissingAbility: the server is too old, the session is shared through a pooler, or has another role.
@@ -388,6 +427,8 @@ def _check_session(connection: Session, wanted: Mapping[str, str], *, again: boo
     _, session_user, current_user, *values = row
     if values[: len(checked)] != [wanted[name] for name in checked]:
         raise _not_in_force()
+    if later:
+        set_for_session(connection, **later)
     if session_user != current_user:
         _check_role(connection)
     shown = zip(_NEWER, values[len(checked) :], strict=True)
@@ -419,9 +460,9 @@ def _not_in_force() -> MissingAbility:
     )
 
 
-def _too_old(connection: psycopg.Connection[Any]) -> MissingAbility:
+def _too_old(connection: psycopg.Connection[Any]) -> ServerTooOld:
     version = connection.info.parameter_status("server_version")
-    return MissingAbility(
+    return ServerTooOld(
         f"PostgreSQL {version} is not supported",
         cause=f"pgsweep knows the rules of PostgreSQL {OLDEST_MAJOR} and later",
         hint="upgrade the server",

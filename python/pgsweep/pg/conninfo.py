@@ -165,16 +165,16 @@ def is_conninfo(text: str) -> bool:
         return False
 
 
-def given_options(parameters: Mapping[str, str]) -> str:
-    """Return the `options` that libpq would send to the server: as given, of the service, or of PGOPTIONS.
+def parameter_of(parameters: Mapping[str, str], name: str) -> str:
+    """Return a parameter as libpq takes it: as given, of the service or the environment, or its default.
 
-    libpq looks them up when it begins to connect, here to a socket that cannot be there.
+    libpq looks it up when it begins to connect, here to a socket that cannot be there.
     """
-    if "options" in parameters:
-        return parameters["options"]
+    if name in parameters:
+        return parameters[name]
     nowhere = {"host": "/", "port": "1", "hostaddr": None, "service": parameters.get("service")}
     started = pq.PGconn.connect_start(make_conninfo("", **nowhere).encode())
     try:
-        return next((decode_name(o.val or b"") for o in started.info if o.keyword == b"options"), "")
+        return next((decode_name(o.val or b"") for o in started.info if o.keyword == name.encode()), "")
     finally:
         started.finish()

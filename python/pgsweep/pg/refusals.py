@@ -48,12 +48,12 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r'too many connections for database "[^"]*"',
-        "the database takes no more connections",
+        "the database takes no more connections, and pgsweep may need two",
         "close some, or as its owner: psql -d postgres -c {alter_database}",
     ),
     (
         r'too many connections for role "[^"]*"',
-        "all connections that this role may use are taken",
+        "all connections that this role may use are taken; pgsweep may need two",
         "close some, or as a superuser: psql -d postgres -c {alter_role}",
     ),
     (
