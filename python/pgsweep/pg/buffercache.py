@@ -24,7 +24,7 @@ from pgsweep.errors import MissingAbility
 from pgsweep.pg.answers import CheckedConnection, decoded
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.connect import Connection, set_for_session, setting_statement
-from pgsweep.pg.queries import compose
+from pgsweep.pg.queries import compose, load
 from pgsweep.pg.shapes import OID_MAX
 
 if TYPE_CHECKING:
@@ -113,22 +113,23 @@ def _array_text(numbers: Iterable[int]) -> str:
     return "{" + ",".join(str(int(number)) for number in numbers) + "}"
 
 
-_WORK_MEMORY: Final = "SELECT pg_catalog.pg_size_bytes(pg_catalog.current_setting('work_mem'))"
-
-
 def _memory_setting(connection: Connection, shared_buffers_blocks: int) -> dict[str, str]:
     """Return what lets one pass over pg_buffercache write no file; nothing where that is in force."""
     needed_kb = min(shared_buffers_blocks * ROW_MEMORY_BYTES, WORK_MEMORY_LIMIT_BYTES) >> 10
-    row = connection.execute(_WORK_MEMORY).fetchone()
-    has_kb = 0 if row is None else int(row[0]) >> 10
-    return {"work_mem": f"{needed_kb}kB"} if has_kb < needed_kb else {}
+    row = connection.execute(_work_memory(connection)).fetchone()
+    assert row is not None
+    return {"work_mem": f"{needed_kb}kB"} if row[0] >> 10 < needed_kb else {}
+
+
+def _work_memory(connection: Connection) -> str:
+    return load("work_memory", connection.info.server_version)
 
 
 def memory_statements(connection: Connection, shared_buffers_blocks: int) -> list[tuple[bytes, list[int]]]:
     """Return the statements of `grant_memory`, with their parameters."""
     setting = _memory_setting(connection, shared_buffers_blocks)
     sets = (setting_statement(**setting).as_bytes(connection), [connection.info.backend_pid])
-    return [(_WORK_MEMORY.encode(), []), *([sets] if setting else [])]
+    return [(_work_memory(connection).encode(), []), *([sets] if setting else [])]
 
 
 def grant_memory(connection: Connection, shared_buffers_blocks: int) -> None:

@@ -178,8 +178,10 @@ def connect(
 
 def session_settings(*, inspection: bool) -> dict[str, str]:
     """Return the settings in the startup packet of a session."""
+    if not inspection:
+        return {**_ALWAYS, "statement_timeout": "0"}
     limit = {"statement_timeout": f"{1000 * _STATEMENT_TIMEOUT_SECONDS:.0f}ms"}
-    return {**_ALWAYS, **limit, **(_INSPECTION if inspection else {})}
+    return {**_ALWAYS, **limit, **_INSPECTION}
 
 
 def read_user_path(connection: Connection) -> str:

@@ -181,6 +181,7 @@ _SHAPES: Final = {
     "unlogged": "oid",
     "warmable": "oid",
     "warmers": "one: count",
+    "work_memory": "one: count",
 }
 """By query: a word a column; `?` after it where null may stand, `*` where more columns of the kind follow.
 `one:` is one row, `few:` none or one, `binary:` a number of columns that the caller takes apart itself."""
