@@ -365,10 +365,14 @@ def _struct(data: bytes, at: int, known: dict[int, Any]) -> tuple[dict[int, Any]
             raise TooMuch("its description has something twice")
         found[key] = None
         if kind in _NUMBERS:
-            number, at = _varint(data, at)
-            if number >> _NUMBERS[kind]:
-                raise TooMuch("its description has a number that is too large")
-            found[key] = _signed(number)
+            number = data[at]
+            if number < 128:  # most are, and a call takes longer than all else
+                at += 1
+            else:
+                number, at = _varint(data, at)
+                if number >> _NUMBERS[kind]:
+                    raise TooMuch("its description has a number that is too large")
+            found[key] = number >> 1 ^ -(number & 1)
         elif key not in _PARSED:
             at = _after(data, at, kind, known.get(key), 0)
         elif kind == _STRUCT:
@@ -412,7 +416,12 @@ def _after(data: bytes, at: int, kind: int, known: Any, depth: int) -> int:
             number, at = _varint(data, at)
             field = _signed(number)
         kind = head & 15
-        at = _after(data, at, kind, known.get(field << 4 | kind) if known else None, depth + 1)
+        if kind == _BINARY and data[at] < 128:  # most are; a call takes longer
+            at += data[at] + 1
+        elif kind in _PLAIN:
+            at += _PLAIN[kind]
+        else:
+            at = _after(data, at, kind, known.get(field << 4 | kind) if known else None, depth + 1)
     return at + 1
 
 

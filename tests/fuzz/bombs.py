@@ -133,10 +133,11 @@ def nested(depth: int) -> bytes:
 def written(columns: dict[str, Any], metadata: dict[bytes, bytes], **options: Any) -> bytes:
     out = io.BytesIO()
     table = pa.table(columns)
+    rows_in_group = options.pop("row_group_size", None)
     # Without the schema of Arrow in it, Arrow does not know that a column was a dictionary.
-    with pq.ParquetWriter(out, table.schema, compression="zstd", store_schema=False) as writer:
+    with pq.ParquetWriter(out, table.schema, compression="zstd", store_schema=False, **options) as writer:
         writer.add_key_value_metadata(metadata)
-        writer.write_table(table, **options)
+        writer.write_table(table, rows_in_group)
     return out.getvalue()
 
 
@@ -159,6 +160,13 @@ def parquet_bombs(right: bytes, text: str, number: str) -> dict[str, bytes]:
     }
     if text:
         made["long-text"] = written({**few, text: long}, metadata)
+        # Each text repeats the one before it, but for its end.
+        made["deltas"] = written(
+            {**few, text: pa.array([f"{'A' * 10_000}{row}" for row in range(rows // 5)] * 5)},
+            metadata,
+            use_dictionary=False,
+            column_encoding={text: "DELTA_BYTE_ARRAY"},
+        )
         # Each text of a dictionary is an object of its own in Python.
         made["same-texts"] = written({**few, text: same([b"ab"] * 10 * MB, rows)}, metadata)
     return made
@@ -242,7 +250,7 @@ def gathered_bombs(right: bytes) -> dict[str, bytes]:
         "rows": many,
         "blocks": long,
         "line": MAGIC.encode() + b"\n" + bytes(1000 * MB),
-        "lines": MAGIC.encode() + b"\ntag\ta\n" + b"none\t\n" * (150 * MB),
+        "lines": MAGIC.encode() + b"\ntag\ta\n" + b"none\t\n" * (30 * MB),
     }
     # Compressed twice by the tree: gzip alone leaves a thousandth.
     return {name: gzip.compress(data, mtime=0) for name, data in members.items()}

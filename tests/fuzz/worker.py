@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 
 from pgsweep.errors import PgsweepError
-from tests.fuzz.targets import Target, load
+from tests.fuzz.targets import Target, bombs, load
 
 STATE = struct.Struct("<Q")
 MOST_INPUTS = 2000
@@ -48,7 +48,9 @@ def keep(folder: Path, kind: str, key: str, data: bytes, report: str) -> bool:
 
 
 def inputs(target: Target, seed: str) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Yield inputs for ever: the seeds, then mutations of what is kept; and the list that keeps."""
+    """Yield inputs for ever: bombs, the seeds, then mutations of what is kept; and the list that keeps."""
+    for data in bombs(target.name):
+        yield data, []
     kept: list[bytes] = []
     for data in target.seeds():
         yield data, kept

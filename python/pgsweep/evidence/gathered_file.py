@@ -37,7 +37,7 @@ _ROW_BYTES: Final = 192
 _BLOCK_BYTES: Final = 64
 """What a block of a snapshot takes when that is assembled."""
 
-_LINE_BYTES: Final = 32
+_LINE_BYTES: Final = 64
 """What a line counts besides its length: short ones take time too."""
 
 _MOST_FIRST_BYTES: Final = 80

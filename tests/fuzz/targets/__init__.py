@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -28,6 +28,7 @@ from tests.fuzz.mutate import mutate_bytes
 
 SEEDS = Path(__file__).parent.parent / "seeds"
 PACKED = ".zlib"
+BOMBS = "bomb-*"
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,14 @@ def load(name: str) -> Target:
 
 
 def seed_files(name: str) -> list[bytes]:
-    """Return the contents of the files in seeds/NAME, in the order of their names."""
-    return [seed(path) for path in sorted((SEEDS / name).iterdir())]
+    """Return the contents of the files in seeds/NAME, in the order of their names, without bombs."""
+    return [seed(path) for path in sorted((SEEDS / name).iterdir()) if not path.match(BOMBS)]
+
+
+def bombs(name: str) -> Iterator[bytes]:
+    """Yield inputs that ask for much (bombs.py). They are run and not mutated, as they are long decoded."""
+    for path in sorted((SEEDS / name).glob(BOMBS)):
+        yield seed(path)
 
 
 def seed(path: Path) -> bytes:
