@@ -11,10 +11,20 @@ from pgsweep.pg.cluster import Cluster
 PRIMARY = {"shared_buffers": "8MB", "wal_level": "replica", "max_wal_senders": "2"}
 """What a primary must be set to."""
 
+_NOT_SMALLER = (
+    "max_connections",
+    "max_prepared_transactions",
+    "max_locks_per_transaction",
+    "max_wal_senders",
+    "max_worker_processes",
+)
+"""Settings that must not be smaller on a standby (manual, Hot Standby: Administrator's Overview)."""
+
 
 def standby_of(primary: Cluster) -> Cluster:
     """Return a hot standby, made as pg_basebackup makes one."""
-    standby = Cluster.create(settings=PRIMARY, start=False)
+    as_large = {name: value for name, value in primary.settings.items() if name in _NOT_SMALLER}
+    standby = Cluster.create(primary.bindir, {**PRIMARY, **as_large}, start=False)
     data, owner = standby.data_directory, standby.data_directory.stat()
     configuration = (data / "postgresql.conf").read_text()
     shutil.rmtree(data)

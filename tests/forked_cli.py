@@ -7,8 +7,8 @@ are `run` and `launch` of fix_cli.py. What is about the start of a process is te
 (`start`).
 
 A request is one message on the socket, with four descriptors: the command's streams, and a socket for the
-answers. These are the number of the process, then its wait status and the seconds of processor time that it
-and its children took. This process ends with the socket.
+answers. These are the number of the process, then its wait status, the seconds of processor time that it and
+its children took, and the most memory that one of them had (ru_maxrss). This process ends with the socket.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def _report(answers: dict[int, socket.socket]) -> None:
             return
         with answers.pop(number) as answer:
             try:
-                answer.send(json.dumps([status, usage.ru_utime + usage.ru_stime]).encode())
+                seconds = usage.ru_utime + usage.ru_stime
+                answer.send(json.dumps([status, seconds, usage.ru_maxrss << 10]).encode())
             except OSError:
                 continue  # nobody waits any more
 

@@ -1,0 +1,1 @@
+"""Whatever a command of pgsweep does, nothing else notices."""
