@@ -2,8 +2,8 @@
 
 What it changes follows from a seed: values of rows (DataRow), the description of columns, errors, settings
 that the server reports (ParameterStatus), ends of statements; seldom also the kind or the length of a
-message, or it leaves one out, sends one twice, or is silent from then on. Sessions come by its Unix socket,
-so it has nothing to do with passwords and encryption.
+message, or it leaves one out, sends one twice, or is silent from then on. It can also answer without end.
+Sessions come by its Unix socket, so it has nothing to do with passwords and encryption.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ class Plan:
     rough: float = 0.05
     """Which part of the changes is of a message's kind, length or order."""
 
+    endless: str | None = None
+    """One of `ENDLESS`, instead of changes: from the message after `skip` on it sends this without end."""
+
     changes: list[str] = field(default_factory=list)
 
 
@@ -151,6 +154,10 @@ class Proxy:
                 if len(body) < wanted:
                     break
                 passed += 1
+                if plan.endless is not None and passed > plan.skip:
+                    plan.changes.append(plan.endless)
+                    self._go_on(client, plan.endless, kind + head + body)
+                    break
                 if passed <= plan.skip or chance.random() >= plan.rate * _CHANGED.get(kind, 0.05):
                     client.sendall(kind + head + body)
                     continue
@@ -161,6 +168,75 @@ class Proxy:
                 while what == "silent" and file.read(4096):
                     pass
         _end(client, server)
+
+    def _go_on(self, client: socket.socket, how: str, message: bytes) -> None:
+        pause_seconds = 0.0
+        pieces: Iterator[bytes] = _endless(how)
+        if how == "drip":
+            pieces, pause_seconds = (message[at : at + 1] for at in range(len(message))), 1.0
+        elif how == "slow notices":
+            pause_seconds = 0.5
+        for piece in pieces:
+            client.sendall(piece)
+            if self._ends.wait(pause_seconds) or self._ends.is_set():
+                return
+        self._ends.wait(300)
+
+
+ENDLESS = (
+    *("rows", "nulls", "wide", "value", "error", "notices", "one notice", "settings", "notifications"),
+    *("drip", "slow notices", "silence", "columns", "copy", "results"),
+)
+"""What the proxy can send without end, or in a single message of a gigabyte: see `_endless`."""
+
+
+def _endless(how: str) -> Iterator[bytes]:
+    text = _message(
+        ROW_DESCRIPTION, struct.pack(">H", 1) + b"a\0" + struct.pack(">IhIhih", 0, 0, 25, -1, -1, 0)
+    )
+    match how:
+        case "rows":
+            yield text
+            piece = _message(DATA_ROW, struct.pack(">Hi", 1, 4) + b"1259") * 4000
+        case "nulls":
+            yield text
+            piece = _message(DATA_ROW, struct.pack(">Hi", 1, -1)) * 4000
+        case "wide":
+            column = b"\0" + struct.pack(">IhIhih", 0, 0, 25, -1, -1, 0)
+            yield _message(ROW_DESCRIPTION, struct.pack(">H", 65535) + column * 65535)
+            piece = _message(DATA_ROW, struct.pack(">H", 65535) + struct.pack(">i", -1) * 65535)
+        case "columns":
+            column = b"c" * 10000 + b"\0" + struct.pack(">IhIhih", 0, 0, 25, -1, -1, 0)
+            yield ROW_DESCRIPTION + struct.pack(">IH", 2**30, 65535)
+            piece = column
+        case "value":
+            yield text + DATA_ROW + struct.pack(">IHi", 2**30 + 10, 1, 2**30)
+            piece = b"x" * (1 << 20)
+        case "error":
+            yield ERROR + struct.pack(">I", 2**30) + b"SERROR\0VERROR\0CXX000\0M"
+            piece = b"x" * (1 << 20)
+        case "one notice":
+            yield b"N" + struct.pack(">I", 2**30) + b"SNOTICE\0VNOTICE\0C00000\0M"
+            piece = b"x" * (1 << 20)
+        case "notices" | "slow notices":
+            piece = _message(b"N", b"SNOTICE\0VNOTICE\0C00000\0Mhello\0\0")
+            piece *= 1 if how == "slow notices" else 1000
+        case "settings":
+            for number in range(2**40):
+                yield b"".join(_message(STATUS, b"a.%d\0x\0" % (1000 * number + i)) for i in range(1000))
+            return
+        case "notifications":
+            piece = _message(b"A", struct.pack(">I", 1) + b"c\0\0") * 2000
+        case "copy":
+            yield _message(b"H", struct.pack(">bH", 0, 0))
+            piece = _message(b"d", b"x" * 1000) * 50
+        case "results":
+            yield text
+            piece = _message(COMPLETE, b"SELECT 0\0") + text
+        case _:
+            return
+    while True:
+        yield piece
 
 
 def _end(*ends: socket.socket) -> None:

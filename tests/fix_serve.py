@@ -7,6 +7,7 @@ import http.client
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,7 +32,13 @@ PAGE_PATIENCE_MILLISECONDS = 60_000
 
 
 class Served:
-    """A running `pgsweep serve`."""
+    """A running `pgsweep serve`.
+
+    Attributes:
+        said: all that it wrote to stderr, once it has ended.
+    """
+
+    said: str = ""
 
     def __init__(self, process: Command, address: str) -> None:
         self.process = process
@@ -70,6 +77,25 @@ class Served:
             assert self.process.poll() is None
             time.sleep(0.2)
 
+    def memory(self) -> int:
+        """Return the bytes of memory that it has."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * 4096
+
+    def peer(self, sent: bytes = b"", *, source: str = "127.0.0.1", receives: int = 0) -> socket.socket:
+        """Return a connection on which something was sent.
+
+        Args:
+            receives: bytes of the kernel's buffer for what it does not read; 0 for the usual ones.
+        """
+        peer = socket.socket()
+        if receives:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
+        peer.settimeout(30)
+        peer.bind((source, 0))
+        peer.connect((self.host, int(self.port)))
+        peer.sendall(sent)
+        return peer
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(20)
@@ -82,19 +108,27 @@ def serving(
     options: tuple[str, ...] = (),
     listen: str = "127.0.0.1:0",
     history: str | None = None,
+    first: str = "",
 ) -> Iterator[Served]:
-    """Run it until the block ends; evidence is in the folder, and the history if no other place is named."""
+    """Run it until the block ends; evidence is in the folder, and the history if no other place is named.
+
+    Args:
+        first: what is done in its process before it begins, in Python.
+    """
     process = launch(
         *("serve", *targets, "--listen", listen, "--history", history or str(folder)),
         *("--interval", "1s", *options),
         env={"PGSWEEP_CONFIG": "", "XDG_STATE_HOME": str(folder), "STATE_DIRECTORY": ""},
+        first=first,
     )
+    served = None
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         if not address:
             raise AssertionError(process.communicate(timeout=20)[1])
-        yield Served(process, address)
+        served = Served(process, address)
+        yield served
     finally:
         if process.poll() is None:
             process.terminate()
@@ -104,6 +138,8 @@ def serving(
                 process.kill()
         _, said = process.communicate()
         assert "Traceback" not in said, said
+        if served is not None:
+            served.said = said
 
 
 @pytest.fixture(scope="session")

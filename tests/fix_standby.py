@@ -1,10 +1,12 @@
-"""Hot standbys of private clusters."""
+"""Hot standbys and copies of private clusters: servers with one system identifier."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+
+import psycopg
 
 from pgsweep.pg.cluster import Cluster
 
@@ -37,3 +39,22 @@ def standby_of(primary: Cluster) -> Cluster:
     standby.settings["primary_conninfo"] = primary.conninfo()
     standby.start()
     return standby
+
+
+def copy_of(original: Cluster) -> Cluster:
+    """Return a server on a copy of the files of another, which is restarted: both run, and are alike."""
+    copy = Cluster.create(original.bindir, start=False)
+    configuration = (copy.data_directory / "postgresql.conf").read_text()
+    shutil.rmtree(copy.data_directory)
+    original.stop()
+    subprocess.run(["cp", "--archive", original.data_directory, copy.data_directory], check=True)
+    original.start()
+    (copy.data_directory / "postgresql.conf").write_text(configuration)
+    copy.start()
+    return copy
+
+
+def promote(standby: Cluster) -> None:
+    """Make a primary of a standby; it has a timeline of its own then."""
+    with psycopg.connect(standby.conninfo(), autocommit=True) as connection:
+        assert connection.execute("SELECT pg_promote()").fetchone() == (True,)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -15,12 +19,15 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.advice.apply import apply, to_apply, undo
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.evidence.sql import record_sql
+from pgsweep.files import state_folder
 from pgsweep.pg.alter_system import in_unit
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.server_identity import ServerIdentity, differences
 from tests.fix_advice import GB, advised, growing, pages, situation
 from tests.fix_cli import run
+from tests.fix_process import wait_until
 from tests.fix_shop import shop_under_load
-from tests.fix_standby import PRIMARY, standby_of
+from tests.fix_standby import PRIMARY, copy_of, promote, standby_of
 
 WANTED = {"effective_cache_size": "1GB", "max_connections": "70"}
 
@@ -66,8 +73,8 @@ def test_applied_and_put_back(cluster: Cluster, session: psycopg.Connection[tupl
     assert [change.restart for change in planned] == [False, True]
     # A second one does not forget what was before the first.
     apply(cluster.conninfo(), {"effective_cache_size": "5GB"})
-    changes, left = undo(cluster.conninfo())
-    assert left == []
+    changes, left, file, _, others = undo(cluster.conninfo())
+    assert (left, file, others) == ([], None, [])
     assert {change.name: change.after for change in changes} == {
         "effective_cache_size": "2GB",
         "max_connections": None,
@@ -82,7 +89,7 @@ def test_what_others_changed_since_stays(
 ) -> None:
     apply(cluster.conninfo(), WANTED)
     session.execute("ALTER SYSTEM SET effective_cache_size = '7GB'")
-    changes, left = undo(cluster.conninfo())
+    changes, left, *_ = undo(cluster.conninfo())
     assert [change.name for change in changes] == ["max_connections"]
     assert left == ["effective_cache_size"]
     assert kept(cluster) == {"effective_cache_size": "7GB"}
@@ -95,9 +102,201 @@ def test_a_value_that_the_server_refuses_can_be_undone(
         apply(cluster.conninfo(), {"effective_cache_size": "1GB", "max_connections": "none"})
     assert "effective_cache_size is in postgresql.auto.conf already" in (refused.value.hint or "")
     assert kept(cluster) == {"effective_cache_size": "1GB"}
-    changes, _ = undo(cluster.conninfo())
-    assert [change.name for change in changes] == ["effective_cache_size"]
+    # Exactly what was changed is kept, and no more.
+    assert list(saved()[0]["before"]) == ["effective_cache_size"]
+    assert [change.name for change in undo(cluster.conninfo()).changes] == ["effective_cache_size"]
     assert kept(cluster) == {}
+    assert saved() == []
+
+
+def saved() -> list[dict[str, Any]]:
+    """Return what the files of what was before say."""
+    folder = state_folder()
+    assert folder is not None
+    return [json.loads(file.read_bytes()) for file in sorted(folder.glob("*.json"))]
+
+
+def test_where_nothing_was_changed_nothing_is_kept(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]]
+) -> None:
+    with pytest.raises(PgsweepError, match="the server refuses max_connections = none") as refused:
+        apply(cluster.conninfo(), {"max_connections": "none", "effective_cache_size": "1GB"})
+    assert refused.value.hint is None
+    assert saved() == []
+    session.execute("ALTER SYSTEM SET effective_cache_size = '1GB'")
+    apply(cluster.conninfo(), {"effective_cache_size": "1GB"})
+    assert saved() == [], "it has this value already"
+    # An earlier file stays as it was.
+    apply(cluster.conninfo(), {"work_mem": "5MB"})
+    before = saved()
+    with pytest.raises(PgsweepError, match="refuses"):
+        apply(cluster.conninfo(), {"max_connections": "none"})
+    assert saved() == before
+
+
+def test_a_value_of_somebody_else_in_between_is_what_was_before(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]]
+) -> None:
+    apply(cluster.conninfo(), {"work_mem": "5MB"})
+    session.execute("ALTER SYSTEM SET work_mem = '6MB'")
+    apply(cluster.conninfo(), {"work_mem": "7MB"})
+    undo(cluster.conninfo())
+    assert kept(cluster) == {"work_mem": "6MB"}
+
+
+def test_an_undo_that_has_nothing_to_do_keeps_its_file(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]], tmp_path: Path
+) -> None:
+    apply(cluster.conninfo(), {"work_mem": "5MB"})
+    session.execute("ALTER SYSTEM RESET work_mem")
+    done = run(
+        "advise", "--undo", "--yes", "-d", cluster.conninfo(), env={"XDG_STATE_HOME": str(tmp_path / "state")}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "there is nothing to undo here" in done.stderr
+    assert f"data directory {cluster.data_directory}" in done.stderr
+    assert len(saved()) == 1
+
+
+def test_several_at_once_keep_what_was_before_all(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]]
+) -> None:
+    session.execute("ALTER SYSTEM SET work_mem = '4MB'")
+    values = [f"{number}MB" for number in range(5, 13)]
+    threads = [
+        threading.Thread(target=apply, args=[cluster.conninfo(), {"work_mem": value}]) for value in values
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert kept(cluster)["work_mem"] in values
+    assert [change.after for change in undo(cluster.conninfo()).changes] == ["4MB"]
+
+
+def test_a_server_that_cannot_write_its_file_is_reported_as_such(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]]
+) -> None:
+    folder = cluster.data_directory
+    mode = folder.stat().st_mode
+    folder.chmod(0o500)
+    try:
+        with pytest.raises(PgsweepError, match=r"cannot write postgresql\.auto\.conf in its data directory"):
+            apply(cluster.conninfo(), {"work_mem": "5MB"})
+    finally:
+        folder.chmod(mode)
+    assert saved() == []
+
+
+def refused_on(server: Cluster) -> UsageError:
+    """Return how an undo is refused, after checking that it changes nothing and keeps the file."""
+    there, files = kept(server), saved()
+    with pytest.raises(UsageError, match="nothing is known to undo") as said:
+        undo(server.conninfo())
+    assert kept(server) == there
+    assert saved() == files
+    return said.value
+
+
+def test_a_copy_of_the_server_does_not_take_its_undo() -> None:
+    with Cluster.create(None, {"effective_cache_size": "3GB"}) as original:
+        apply(original.conninfo(), {"work_mem": "5MB"})
+        with copy_of(original) as copy:
+            assert kept(copy)["work_mem"] == "5MB", "it was copied with the files"
+            said = refused_on(copy)
+            assert f"its data directory is {original.data_directory}" in str(said.cause)
+            folder = state_folder()
+            assert folder is not None
+            [file] = folder.glob("*.json")
+            assert f"--undo-from {file}" in str(said.hint)
+            # Each has what was before for itself.
+            apply(copy.conninfo(), {"work_mem": "6MB"})
+            assert len(saved()) == 2
+            assert [change.after for change in undo(copy.conninfo()).changes] == ["5MB"]
+            # What the copy got with the files can be put back there as well, and the original keeps its own.
+            assert undo(copy.conninfo(), file=file).file == file
+            assert "work_mem" not in kept(copy)
+        assert kept(original)["work_mem"] == "5MB"
+        # The original under another port.
+        original.restart({"port": "5999"})
+        moved = make_conninfo(original.conninfo(), port="5999")
+        assert [change.name for change in undo(moved).changes] == ["work_mem"]
+        assert "work_mem" not in kept(original)
+        assert saved() == []
+
+
+def test_a_promoted_standby_does_not_take_the_undo_of_its_primary() -> None:
+    with Cluster.create(settings=PRIMARY) as primary:
+        apply(primary.conninfo(), {"work_mem": "5MB"})
+        with standby_of(primary) as standby:
+            promote(standby)
+            said = refused_on(standby)
+            assert "its timeline is 1, here it is 2" in str(said.cause)
+        assert [change.name for change in undo(primary.conninfo()).changes] == ["work_mem"]
+
+
+def test_a_copy_in_the_place_of_the_server_is_known_by_its_age() -> None:
+    """As behind a tunnel: path, port and address are the same."""
+    with Cluster.create(None, {"effective_cache_size": "3GB"}) as server:
+        apply(server.conninfo(), {"work_mem": "5MB"})
+        data, aside = server.data_directory, server.data_directory.with_name("aside")
+        server.stop()
+        data.rename(aside)
+        made = int((aside / "PG_VERSION").stat().st_ctime)
+        wait_until(lambda: int(time.time()) > made)  # the server says it in seconds
+        subprocess.run(["cp", "--archive", aside, data], check=True)
+        server.start()
+        assert "the one here was copied at" in str(refused_on(server).cause)
+        server.stop()
+        subprocess.run(["rm", "-r", data], check=True)
+        aside.rename(data)
+        server.start()
+        assert [change.name for change in undo(server.conninfo()).changes] == ["work_mem"]
+
+
+def test_a_file_of_an_earlier_version_is_named() -> None:
+    with Cluster.create(None, {"effective_cache_size": "3GB"}) as server:
+        apply(server.conninfo(), {"work_mem": "5MB"})
+        folder = state_folder()
+        assert folder is not None
+        [file] = folder.glob("*.json")
+        old = json.loads(file.read_bytes())
+        identifier = old.pop("server")["system_identifier"]
+        file.unlink()
+        file = folder / f"advise-{identifier}.json"
+        file.write_text(json.dumps({**old, "schema": "pgsweep.advise-undo/1"}))
+        assert "an earlier version of pgsweep wrote it" in str(refused_on(server).cause)
+        assert [change.name for change in undo(server.conninfo(), file=file).changes] == ["work_mem"]
+        assert file.exists()
+
+
+def test_servers_are_told_apart() -> None:
+    one = ServerIdentity(
+        system_identifier="7", data_directory="/d", born_seconds=9, host_name="a", timeline="0000000A"
+    )
+    assert differences(one, one) == []
+    unknown = ServerIdentity(
+        system_identifier="7", data_directory=None, born_seconds=None, host_name=None, timeline=None
+    )
+    assert differences(one, unknown) == differences(unknown, one) == []
+    assert differences(one, msgspec.structs.replace(one, host_name="b")) == ["its host is a, here it is b"]
+    assert differences(one, msgspec.structs.replace(one, timeline="0000000B")) == [
+        "its timeline is 10, here it is 11"
+    ]
+
+
+def test_a_file_of_another_cluster_is_refused(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]], tmp_path: Path
+) -> None:
+    apply(cluster.conninfo(), {"work_mem": "5MB"})
+    folder = state_folder()
+    assert folder is not None
+    [file] = folder.glob("*.json")
+    with Cluster.create(None) as other, pytest.raises(UsageError, match="is of another cluster"):
+        undo(other.conninfo(), file=file)
+    with pytest.raises(UsageError, match="there is no file"):
+        undo(cluster.conninfo(), file=folder / "none.json")
+    assert "--undo-from goes with --undo" in run("advise", "--undo-from", str(file)).stderr
 
 
 def test_not_by_any_role(cluster: Cluster, session: psycopg.Connection[tuple[str, ...]]) -> None:

@@ -21,10 +21,11 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.pg import connect as connecting
 from pgsweep.pg.catalog import read_relations, read_server
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.prewarm import Prewarm
 from pgsweep.pg.queries import load, name_of
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.shapes import shape_of
 from pgsweep.pg.sharedmemory import read_facts
 from pgsweep.pg.trust import statements_to_create
@@ -159,7 +160,7 @@ def test_a_server_that_falls_silent_is_not_waited_for(
     wheel18: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server's own limit would end the statement; where its word for it does not come, ours does."""
-    monkeypatch.setattr(connecting, "_STATEMENT_TIMEOUT_MS", 500)
+    monkeypatch.setattr(connecting, "_STATEMENT_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(connecting, "_GRACE_SECONDS", 0.5)
     with connect(wheel18.conninfo()) as connection:
         pid = connection.info.backend_pid

@@ -382,6 +382,13 @@ def test_libpq_parses_what_is_given() -> None:
         _conninfo(database="nonsense=1")
 
 
+def test_a_password_that_nobody_can_enter_is_not_an_interrupt() -> None:
+    done = run("cache", "-W", "-h", "/nowhere", "shop")
+    assert done.returncode == 2, done.stderr
+    assert "error: no password was given" in done.stderr
+    assert "interrupted" not in done.stderr
+
+
 def test_password_options_exclude_each_other() -> None:
     with pytest.raises(UsageError, match="contradict"):
         Target(no_password=True, ask_password=True, **_names())

@@ -21,7 +21,9 @@ from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Usage
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import build_conninfo, connect, describe, explained
+from pgsweep.pg.connect import connect
+from pgsweep.pg.conninfo import build_conninfo, describe
+from pgsweep.pg.refusals import explained
 from pgsweep.records.warm import WarmResult, WarmTrouble, WarmWork
 from tests.fix_cli import ROOT, run
 from tests.fix_process import needs_root, wait_until
@@ -134,35 +136,6 @@ def test_an_inspection_session_is_harmless(server: Cluster) -> None:
         connection.execute("CREATE TEMP TABLE wanted ()")
 
 
-def test_a_statement_timeout_too_short_for_the_first_statement_is_named(
-    server: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with psycopg.connect(server.conninfo(), autocommit=True) as owner:
-        owner.execute("CREATE ROLE hasty SUPERUSER LOGIN")
-        owner.execute("ALTER ROLE hasty SET statement_timeout = '1ms'")
-        try:
-            hasty = make_conninfo(server.conninfo(), user="hasty")
-            refused = None
-            for _ in range(500):  # the first statements may take less than that
-                try:
-                    connect(hasty).close()
-                except ConnectionFailed as error:
-                    refused = error
-                    break
-            assert refused is not None
-            # The server calls a timeout between two statements a request of the user's.
-            assert refused.message.startswith("canceling statement due to ")
-            assert refused.cause is not None
-            assert refused.cause.startswith("statement_timeout, as set for the role")
-            assert refused.hint is not None
-            assert "PGOPTIONS='-c statement_timeout=60s'" in refused.hint
-            monkeypatch.setenv("PGOPTIONS", "-c statement_timeout=60s")
-            for _ in range(50):
-                connect(hasty).close()
-        finally:
-            owner.execute("DROP ROLE hasty")
-
-
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "UTF8"])
 def test_settings_are_read_in_a_database_of_any_encoding(server: Cluster, encoding: str) -> None:
     with psycopg.connect(server.conninfo(), autocommit=True) as owner:
@@ -273,7 +246,7 @@ def test_what_the_owner_of_the_database_has_set_does_not_matter(server: Cluster)
     wanted = {
         "exit_on_error": ("off",),
         "TimeZone": ("UTC",),
-        "idle_in_transaction_session_timeout": ("0",),
+        "idle_in_transaction_session_timeout": ("5min",),
         "transaction_timeout": ("0",),
         "restrict_nonsystem_relation_kind": ("",),
     }

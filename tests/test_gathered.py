@@ -23,7 +23,6 @@ from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.bindir import find_server
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import PIN
 from pgsweep.sizing.predict import judge
 from tests.fix_cli import run
 from tests.fix_page import load_running
@@ -254,7 +253,8 @@ def test_the_script_names_every_function_with_its_schema_and_writes_nothing() ->
     text = re.sub(r"--.*", "", script)
     text = "\n".join(line for line in text.splitlines() if not line.startswith("\\"))
     statements = [one.strip() for one in text.split(";\n")]
-    assert statements[0].startswith(PIN)
+    assert not re.search(r"set_config|\bSET\b", text), "settings go with the connection"
+    assert statements[0].startswith("SELECT pg_catalog.current_setting('search_path')")
     words = {"coalesce", "greatest", "least", "extract", "nullif", "settings"}
     without_texts = re.sub(r"'[^']*'", "''", text)
     called = re.findall(r"(?<![\w.'}])([a-z_][a-z0-9_]*)\(", without_texts)

@@ -79,7 +79,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_relations_go_on_from_one_group_of_rows_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgsweep.warm.heat.file._ROWS_IN_GROUP", 50)
+    monkeypatch.setattr("pgsweep.warm.heat.file._ROWS_AT_ONCE", 50)
     heat = heat_of([scattered(100, 900, 1), scattered(7, 900, 2), scattered(143, 900, 3)])
     write_heat(tmp_path / "x.heat", heat)
     assert pq.read_metadata(tmp_path / "x.heat").num_row_groups == 5

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from pgsweep.pg.connect import PIN
+from pgsweep.pg.connect import _SHOWN_AS_SET, first_statement
 from tests.fix_hostile import SPRUNG, HostileServer, enter
 
 pytestmark = pytest.mark.slow
@@ -28,6 +28,10 @@ def test_no_command_of_a_superuser_runs_what_a_database_owner_made(hostile: Host
     assert SPRUNG not in log, [line for line in log.splitlines() if SPRUNG in line][:5]
     sessions = hostile.sessions(begin)
     assert len(sessions) > 60
-    assert {statements[0] for statements in sessions.values()} == {PIN}
+    # A session that only asks what the user's search_path is reads all settings but that one.
+    whole, asks = (first_statement(names).as_string() for names in (_SHOWN_AS_SET, _SHOWN_AS_SET[1:]))
+    assert {statements[0] for statements in sessions.values()} == {whole, asks}
+    path = "SELECT pg_catalog.current_setting('search_path')"
+    assert {tuple(texts[1:]) for texts in sessions.values() if texts[0] == asks} == {(path,)}
     # The trusted extension of the hostile database served.
     assert not {command: words for command, words in said.items() if not words.startswith("0:")}

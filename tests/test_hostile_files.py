@@ -388,7 +388,7 @@ def test_json_without_end_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b'{"a":' * 100_000)
     for call, file, words in (("predict", folder, "is broken"), ("read_result", path, "is not a result")):
         said, peak_bytes, seconds = cost(call, file)
-        assert words in said
+        assert words in said, said
         assert peak_bytes < MOST_BYTES and seconds < MOST_SECONDS
 
 
@@ -417,7 +417,7 @@ def test_rows_without_end_are_refused_before_they_are_read(tmp_path: Path) -> No
             writer.write_table(few)
     assert part.stat().st_size < MB
     said, peak_bytes, seconds = cost("predict", folder)
-    assert "damaged" in said and "16777216 rows" in said
+    assert "damaged it takes" in said and "would become more than" in said
     assert peak_bytes < MOST_BYTES and seconds < MOST_SECONDS
 
 
@@ -468,12 +468,11 @@ def test_a_long_text_in_every_row_is_refused(tmp_path: Path) -> None:
     for text_bytes, words in (
         (1025, "a text in name has 1025 bytes"),
         (39 * MB, f"a text in name has {39 * MB} bytes"),
-        (50 * MB, "it says that its numbers and texts have 524"),
     ):
         count = len(pq.read_table(folder / "relations" / "part-00000.parquet", columns=["oid"]))
         put(folder, "relations", name=["A" * text_bytes] * count)
         said, peak_bytes, seconds = cost("predict", folder)
-        assert words in said
+        assert words in said, said
         assert peak_bytes < MOST_BYTES and seconds < MOST_SECONDS
 
 

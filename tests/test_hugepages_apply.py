@@ -299,3 +299,97 @@ def test_pages_of_another_size_are_not_kept_by_sysctl(tmp_path: Path) -> None:
     assert refused.value.hint is not None
     assert "hugepagesz=1G hugepages=3" in refused.value.hint
     assert list(tmp_path.iterdir()) == []
+
+
+def captured_reserver(folder: Path) -> tuple[Reserver, Path]:
+    """Return what changes a captured kernel, and the file with its number."""
+    sys = captured_sys(folder)
+    reserver = Reserver(
+        state_directory=folder / "state",
+        sysctl_directory=folder,
+        sys=sys,
+        compact=folder / "compact",
+    )
+    return reserver, pool_file(PAGE, sys)
+
+
+def pool_of(number: Path, folder: Path) -> Pool:
+    (pool,) = read_pools(folder / "sys", folder / "proc")
+    assert pool.persistent == int(number.read_text())
+    return pool
+
+
+def test_each_server_gives_back_its_own(tmp_path: Path) -> None:
+    reserver, number = captured_reserver(tmp_path)
+    state, line = tmp_path / "state/hugepages.json", tmp_path / "90-pgsweep-hugepages.conf"
+    reserver.reserve(pool_of(number, tmp_path), 10, persist=True, server="/data/a")
+    reserver.reserve(pool_of(number, tmp_path), 30, persist=True, server="/data/b")
+    files = state.read_bytes()
+    with pytest.raises(UsageError, match="set aside for 2 servers") as unnamed:
+        reserver.undo()
+    assert "/data/a (7 pages), /data/b (20 pages)" in str(unnamed.value.cause)
+    assert "--undo-for /data/a" in str(unnamed.value.hint)
+    # A copy of one of them on another directory.
+    with pytest.raises(UsageError, match="no huge pages were set aside for the server /data/copy"):
+        reserver.undo(server="/data/copy")
+    assert (number.read_text(), state.read_bytes()) == ("30", files)
+    # Not in the order of their beginnings.
+    undone = reserver.undo(server="/data/a")
+    assert (undone.before, undone.files, undone.servers) == (23, [], ["/data/a"])
+    assert number.read_text() == "23"
+    assert "vm.nr_hugepages = 23\n" in line.read_text()
+    # The last one takes the files with it, named or not.
+    assert reserver.undo().servers == ["/data/b"]
+    assert number.read_text() == "3"
+    assert not state.exists()
+    assert not line.exists()
+
+
+def test_the_pages_of_a_killed_run_are_not_taken_from_the_other_server(tmp_path: Path) -> None:
+    reserver, number = captured_reserver(tmp_path)
+    reserver.reserve(pool_of(number, tmp_path), 10, server="/data/a")
+    reserver.reserve(pool_of(number, tmp_path), 30, server="/data/b")
+    number.write_text("12")  # the second was killed after two of its pages
+    assert reserver.undo(server="/data/b").before == 10
+    assert number.read_text() == "10"
+    assert reserver.undo(server="/data/a").before == 3
+    assert number.read_text() == "3"
+
+
+def test_the_state_of_another_host_is_left(tmp_path: Path) -> None:
+    """It came with a copy of the disk, or lies in a folder that hosts share."""
+    reserver, number = captured_reserver(tmp_path)
+    reserver.reserve(pool_of(number, tmp_path), 10, server="/data/a")
+    state = tmp_path / "state/hugepages.json"
+    state.write_text(json.dumps({**json.loads(state.read_bytes()), "host": "elsewhere"}))
+    files = state.read_bytes()
+    for server in (None, "/data/a"):
+        with pytest.raises(PgsweepError, match="is of another host, and is left as it is") as refused:
+            reserver.undo(server=server)
+        assert "that host is elsewhere" in str(refused.value.cause)
+    with pytest.raises(PgsweepError, match="is of another host"):
+        reserver.reserve(pool_of(number, tmp_path), 20)
+    assert (number.read_text(), state.read_bytes()) == ("10", files)
+
+
+@needs_root
+@needs_2mb
+def test_an_undo_that_names_another_server_changes_nothing(
+    wheel18: Cluster, debian15: Cluster, tmp_path: Path
+) -> None:
+    places = ["--state-dir", str(tmp_path / "state"), "--sysctl-dir", str(tmp_path), "--yes"]
+    with locked_pages() as pages:
+        give(pages, 0)
+        before = pages.pool().persistent
+        done = run("hugepages", wheel18.conninfo(), "--apply", *places)
+        assert done.returncode == 0, done.stderr
+        there = pages.pool().persistent
+        assert there > before
+        other = run("hugepages", debian15.conninfo(), "--undo", *places)
+        assert other.returncode == 2
+        assert f"for the server {debian15.data_directory}" in other.stderr
+        assert pages.pool().persistent == there
+        undone = run("hugepages", wheel18.conninfo(), "--undo", *places)
+        assert undone.returncode == 0, undone.stderr
+        assert f"set aside for the server {wheel18.data_directory}" in undone.stderr
+        assert pages.pool().persistent == before

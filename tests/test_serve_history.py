@@ -15,6 +15,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pgsweep.errors import PgsweepError
+from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.history_store import PostgresStore
 from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
 from pgsweep.records.serve import ServeCurve, ServeVerification
@@ -34,8 +36,10 @@ from pgsweep.serve.history import (
     sqlite_store,
 )
 from pgsweep.serve.history_reads import level_for, read_curves, read_series, read_verification
+from pgsweep.serve.holding import hold_folder
 from pgsweep.serve.storage import HistoryError, SqliteStore, Store
-from tests.fix_serve import rows_of
+from tests.fix_cli import run
+from tests.fix_serve import rows_of, serving
 
 
 def filled(store: Store, items: list[Item], most_bytes: int = 1 << 30) -> None:
@@ -188,6 +192,17 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
         History(sqlite_store(newer), most_bytes=1 << 30)
 
 
+def test_of_many_curves_some_are_read(store: Store) -> None:
+    """Those of two years would be a hundred megabytes: every n-th hour to the last one stands for them."""
+    last = time.time() // 3600 * 3600
+    for first in range(0, 1700, 500):  # as many as may wait
+        hours = range(first, min(first + 500, 1700))
+        filled(store, [KeptCurve("s", curve_of(last - 3600 * hour, 3600.0)) for hour in hours])
+    found = [curve.at for curve in read_curves(store, "s", 0, last)]
+    assert found == [last - 3600 * hour for hour in range(1696, -1, -4)]
+    assert len(read_curves(store, "s", last - 3600 * 400, last)) == 401
+
+
 def test_export_has_every_level_the_consumers_and_the_curves(store: Store, tmp_path: Path) -> None:
     now = int(time.time())
     rows = {total_key(): {"reads": 4.0}, ("user", "ann", "", ""): {"reads": 4.0, "calls": 1.0}}
@@ -326,3 +341,42 @@ def test_a_full_disk_does_not_stop_it_and_leaves_a_gap(
     assert len(found.gaps) == 1
     assert "not written" in found.gaps[0].why
     assert found.gaps[0].begin <= now + 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
+def test_two_do_not_write_one_history(wheel18: Cluster, tmp_path: Path, killed: bool) -> None:
+    """The lock ends with its process, however that ends."""
+    folder = tmp_path / "history"
+    second = ("serve", wheel18.conninfo(), "--listen", "127.0.0.1:0")
+    with serving(folder, wheel18.conninfo()) as first:
+        # Also by another name of the folder.
+        (tmp_path / "link").symlink_to(folder)
+        for place in (folder, tmp_path / "link"):
+            done = run(*second, "--history", str(place), timeout_seconds=30)
+            assert done.returncode == 1
+            assert "another `pgsweep serve` keeps its history" in done.stderr
+            assert f"process {first.process.pid} holds" in done.stderr
+            assert f"kill {first.process.pid}; or name another folder" in done.stderr
+        # Reading is no matter of one process.
+        export = ("--export", str(tmp_path / "e.parquet"))
+        assert run(*second, "--history", str(folder), *export).returncode == 0
+        # Another history, but the evidence of the same server in one folder.
+        (tmp_path / "serve.toml").write_text(f'[serve]\nevidence = "{folder / "evidence"}"\n')
+        named = ("--config", str(tmp_path / "serve.toml"), "--history", str(tmp_path / "other"))
+        done = run(*second, *named, timeout_seconds=30)
+        assert done.returncode == 1
+        assert "or its evidence in" in done.stderr
+        first.process.send_signal(signal.SIGKILL if killed else signal.SIGTERM)
+        first.process.wait(20)
+        with serving(folder, wheel18.conninfo()) as next_one:
+            assert next_one.ask("/healthz")[0] == 200
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious\n")
+    (tmp_path / "serve.lock").symlink_to(victim)
+    with pytest.raises(PgsweepError, match="cannot be locked"):
+        hold_folder(tmp_path)
+    assert victim.read_text() == "precious\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -191,3 +192,44 @@ def test_pages_live_while_the_history_is_away(wheel18: Cluster, watching: str, t
     assert done.returncode == 0, done.stderr
     assert "rows in" in done.stderr
     assert (tmp_path / "all-consumers.parquet").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
+def test_two_do_not_write_the_history_of_one_server(
+    wheel18: Cluster, watching: str, tmp_path: Path, killed: bool
+) -> None:
+    emptied(watching).close()
+    conninfo = wheel18.conninfo()
+    with serving(tmp_path / "a", conninfo, history=watching) as first:
+        environment = {"XDG_STATE_HOME": str(tmp_path / "b"), "STATE_DIRECTORY": "", "PGSWEEP_CONFIG": ""}
+        words = ("serve", conninfo, "--listen", "127.0.0.1:0", "--history", watching)
+        done = run(*words, env=environment, timeout_seconds=40)
+        assert done.returncode == 1
+        assert "another `pgsweep serve` writes the history of `" in done.stderr
+        assert "SELECT pg_terminate_backend(" in done.stderr
+        # One of another name shares the database.
+        (tmp_path / "serve.toml").write_text(f'[[server]]\nname = "other"\nconninfo = "{conninfo}"\n')
+        named = ("--config", str(tmp_path / "serve.toml"))
+        with serving(tmp_path / "c", options=named, history=watching) as other:
+            other.wait_for("/servers/other/series.json", lambda found: found["at"])
+        first.process.send_signal(signal.SIGKILL if killed else signal.SIGTERM)
+        first.process.wait(20)
+        with serving(tmp_path / "a", conninfo, history=watching) as again:
+            assert again.ask("/healthz")[0] == 200
+
+
+def test_a_claim_is_taken_again_after_a_session_was_lost(wheel18: Cluster, watching: str) -> None:
+    emptied(watching).close()
+    first, second = postgres_store(watching, ["shop"]), postgres_store(watching, ["shop"])
+    first.open()
+    with pytest.raises(PgsweepError, match="writes the history of `shop`"):
+        second.open()
+    with away(wheel18), pytest.raises(PgsweepError), first.writing():
+        pass  # its session has gone, and the claim with it
+    first.open()
+    with pytest.raises(PgsweepError, match="writes the history of `shop`"):
+        second.open()
+    first.close()
+    second.open()
+    second.close()

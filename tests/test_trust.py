@@ -20,7 +20,7 @@ from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg import queries
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import PIN, connect
+from pgsweep.pg.connect import connect
 from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.pg.trust import find_distrust
 from pgsweep.pg.userpath import resolve_relation
@@ -226,10 +226,10 @@ def test_a_name_means_what_it_means_in_the_users_own_session(server: Cluster, da
 
 
 @pytest.mark.parametrize("inspection", [True, False])
-def test_the_first_statement_pins_the_search_path(server: Cluster, inspection: bool) -> None:
+def test_the_search_path_is_pinned_by_the_startup_packet(server: Cluster, inspection: bool) -> None:
     with connect(server.conninfo(), inspection=inspection) as session:
-        assert session.execute("SHOW search_path").fetchone() == ("pg_catalog",)
-    assert PIN == "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)"
+        query = "SELECT setting, source FROM pg_settings WHERE name = 'search_path'"
+        assert session.execute(query).fetchone() == ("pg_catalog", "client")
 
 
 def test_settings_of_an_owner_do_not_change_what_statements_mean(server: Cluster, database: str) -> None:
@@ -300,6 +300,15 @@ def pooled(server: Cluster) -> Iterator[str]:
             yield target
         finally:
             pooler.terminate()
+
+
+def test_doctor_does_not_take_a_pooler_for_an_old_server(pooled: str) -> None:
+    result = examine(pooled)
+    found = {ability.name: ability for ability in result.abilities}
+    assert found["session"].available is False
+    assert "server itself" in (found["session"].enable or "")
+    assert "version" not in found
+    assert {line.why for line in result.commands if line.command == "cache"} == {"the session is refused"}
 
 
 def test_a_pooler_is_refused(pooled: str) -> None:

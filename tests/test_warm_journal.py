@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from pgsweep.warm.run.prepare import WarmOptions, prepare
 from pgsweep.warm.run.run import run
 from tests.fix_cli import run as pgsweep
 from tests.fix_process import wait_until
-from tests.fix_standby import PRIMARY, standby_of
+from tests.fix_standby import PRIMARY, promote, standby_of
 from tests.fix_warm import as_reader, database_to_warm
 
 ORDERS = Selection(relations=["orders"])
@@ -106,7 +108,7 @@ def test_a_journal_of_another_server_is_refused(
     wheel18: Cluster, debian15: Cluster, warm_databases: Callable[[Cluster], str], state: Path
 ) -> None:
     place = stopped(warm_databases(wheel18), ORDERS)
-    with pytest.raises(UsageError, match="on another server"):
+    with pytest.raises(UsageError, match="is the journal of a run on the server at"):
         run(warm_databases(debian15), WarmOptions(), journal=place, resume=place)
     header = read_header(place)
     assert header.run is not None
@@ -146,6 +148,53 @@ def test_the_journal_of_a_primary_is_refused_on_its_standby(state: Path) -> None
             run(other_name, WarmOptions(), journal=place, resume=place)
         run(at_primary, WarmOptions(), journal=place, resume=place)
         assert not place.exists()
+
+
+def test_a_copy_behind_the_same_address_does_not_take_a_journal(wheel18: Cluster, state: Path) -> None:
+    """As behind a tunnel: address, path and system identifier are the same. Its pool never had the blocks."""
+    with (
+        Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster,
+        database_to_warm(cluster) as conninfo,
+    ):
+        place = stopped(conninfo, ORDERS)
+        data, aside = cluster.data_directory, cluster.data_directory.with_name("aside")
+        cluster.stop()
+        data.rename(aside)
+        made = int((aside / "PG_VERSION").stat().st_ctime)
+        wait_until(lambda: int(time.time()) > made)  # the server says it in seconds
+        subprocess.run(["cp", "--archive", aside, data], check=True)
+        cluster.start()
+        with pytest.raises(UsageError, match="no stopped run") as said:
+            find_journal(conninfo)
+        assert f"`{place}` is the journal of a run on another server" in str(said.value.cause)
+        assert "the one here was copied at" in str(said.value.cause)
+        with pytest.raises(UsageError, match="is the journal of a run on the server at"):
+            run(conninfo, WarmOptions(), journal=place, resume=place)
+        assert place_for(conninfo, ORDERS, "pool") != place, "its own run would replace it"
+        assert place.exists()
+        cluster.stop()
+        subprocess.run(["rm", "-r", data], check=True)
+        aside.rename(data)
+        cluster.start()
+        assert find_journal(conninfo) == place
+        resumed(conninfo)
+        assert not place.exists()
+
+
+def test_a_run_on_a_standby_goes_on_after_its_promotion(state: Path) -> None:
+    """The pool survives it."""
+    with (
+        Cluster.create(settings=PRIMARY) as primary,
+        database_to_warm(primary),
+        standby_of(primary) as standby,
+    ):
+        there = standby.conninfo("towarm")
+        place = stopped(there, ORDERS)
+        promote(standby)
+        assert find_journal(there) == place
+        result = resumed(there)
+        assert result.work is not None
+        assert result.work.read_bytes == result.work.asked_bytes > 0
 
 
 def test_a_stopped_resume_goes_on_in_the_same_journal(towarm: str, state: Path) -> None:

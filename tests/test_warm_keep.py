@@ -364,7 +364,12 @@ def test_a_dry_run_names_statements_and_bytes_and_touches_nothing(shop: str) -> 
         assert HOT_BLOCKS - len(resident(shop)) == gone
         assert plan.read_bytes == gone * BLOCK
         text = "\n".join(plan.statements)
-        for words in ("SET lock_timeout", "pg_try_advisory_lock", "pg_buffercache", "pg_prewarm("):
+        for words in (
+            "set_config('lock_timeout', '100ms', false)",
+            "pg_try_advisory_lock",
+            "pg_buffercache",
+            "pg_prewarm(",
+        ):
             assert words in text
         # The statements are what they say: sent, they bring the relation in.
         for statement in plan.statements:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.host.abilities import READ_THE_POOL, HostChecks, Seen
 from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
@@ -24,9 +24,11 @@ from pgsweep.pg.catalog import (
     read_server,
     readable_schema,
 )
-from pgsweep.pg.connect import Connection, connect, describe, explained
+from pgsweep.pg.connect import Connection, connect
+from pgsweep.pg.conninfo import describe
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.provider import Provider, Wanted, read_provider
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.trust import Distrust, find_distrust, statements_to_create
 from pgsweep.plain import sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
@@ -75,10 +77,11 @@ def examine(conninfo: str) -> DoctorResult:
     """
     try:
         connection = connect(conninfo)
-    except MissingAbility as too_old:
+    except MissingAbility as refusal:
+        missing = "version" if isinstance(refusal, ServerTooOld) else "session"
         reached = [
             _server("connection", True, "the server answers", None, _EVERYTHING),
-            _server("version", False, _sentence(too_old), None, _EVERYTHING),
+            _server(missing, False, _sentence(refusal), refusal.hint, _EVERYTHING),
         ]
         return _without_session(conninfo, reached)
     with connection:

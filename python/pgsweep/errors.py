@@ -55,6 +55,10 @@ class MissingAbility(PgsweepError):
     exit_code = 4
 
 
+class ServerTooOld(MissingAbility):
+    """The server is of a version whose rules are not known."""
+
+
 class EvidenceError(PgsweepError):
     """Evidence cannot be written or read."""
 

@@ -22,7 +22,7 @@ from pgsweep import api
 from pgsweep._native import __version__
 from pgsweep.advice.gather import advise
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.pg.connect import place_of
+from pgsweep.pg.conninfo import place_of
 from pgsweep.sizing.predict import predict
 from pgsweep.units import parse_bytes
 

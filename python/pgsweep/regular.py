@@ -31,6 +31,21 @@ def open_regular(path: Path) -> IO[bytes]:
     return os.fdopen(_regular(path, os.O_RDONLY), "rb")
 
 
+def open_at_once(path: Path) -> IO[bytes]:
+    """Return a file, or a pipe, opened for reading; a pipe without a writer is empty, and is not waited for.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)
+    try:
+        return os.fdopen(descriptor, "rb")
+    except IsADirectoryError:
+        os.close(descriptor)
+        raise
+
+
 def open_of(path: Path, uid: int, flags: int) -> int:
     """Return the descriptor of a file that a user made in a folder of his own, and that is not a link.
 
@@ -60,6 +75,18 @@ def _regular(path: Path, flags: int) -> int:
         os.close(descriptor)
         raise NotRegular(errno.EINVAL, "it is not a regular file", str(path))
     return descriptor
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return all that is in a regular file.
+
+    Raises:
+        NotRegular: it is something else.
+        TooLong: it has more than `most_bytes`.
+        OSError: it cannot be read.
+    """
+    with open_regular(path) as file:
+        return read_bounded(file, most_bytes, path)
 
 
 def read_bounded(file: IO[bytes], most_bytes: int, path: Path) -> bytes:

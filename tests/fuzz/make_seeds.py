@@ -9,6 +9,7 @@ import gzip
 import subprocess
 import tempfile
 import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from pgsweep.ui.results import MODULES, view_of
 from pgsweep.ui.view import Result
 from pgsweep.warm.heat.file import NOT_IN_POOL, HeatMeta, HeatPart, SavedHeat, write_heat
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
+from tests.fuzz.bombs import evidence_bombs, gathered_bombs, heat_bombs, oracle_bombs, result_bombs
 from tests.fuzz.mutate import pack
-from tests.fuzz.targets import SEEDS
+from tests.fuzz.targets import PACKED, SEEDS
 
 POOL = 64
 SNAPSHOTS = 12
@@ -298,6 +300,16 @@ def main() -> None:
             "gathered/shop.gathered.gz": gzip.compress(psql, mtime=0),
             **{f"result/{name}": text for name, text in results().items()},
         }
+    bombs = {
+        "evidence": evidence_bombs(written["evidence/sql.zip"], written["evidence/trace.zip"]),
+        "heat": heat_bombs(written["heat/shop.heat"]),
+        "oracle_general": oracle_bombs(),
+        "gathered": gathered_bombs(psql),
+        "result": result_bombs(written["result/predict.json"], written["result/cache.json"]),
+    }
+    for target, members in bombs.items():
+        for name, data in members.items():
+            written[f"{target}/bomb-{name}{PACKED}"] = zlib.compress(data, 9)
     for name, data in written.items():
         path = SEEDS / name
         path.parent.mkdir(parents=True, exist_ok=True)

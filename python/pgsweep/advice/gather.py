@@ -28,7 +28,8 @@ from pgsweep.memory.budget import budget
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import opened
 from pgsweep.pg.catalog import read_server
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import connect
+from pgsweep.pg.refusals import explained
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing

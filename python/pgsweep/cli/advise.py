@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import INTERRUPTED, UsageError
+from pgsweep.plain import shell_word
 
 if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings
     from pgsweep.evidence.record import Source
-    from pgsweep.records.advice import AdviceResult
+    from pgsweep.records.advice import AdviceResult, AppliedSetting
     from pgsweep.records.prediction import RecordResult
 
 _FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
@@ -71,6 +72,13 @@ _FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
 )
 @click.option("--undo", is_flag=True, help="Restore the settings from before --apply; asks first.")
 @click.option(
+    "--undo-from",
+    type=FileName(dir_okay=False),
+    metavar="FILE",
+    help="With --undo: use this file of former settings, although it was kept for another server of the same "
+    "cluster, or for this one before it was moved.",
+)
+@click.option(
     "-n",
     "--dry-run",
     is_flag=True,
@@ -92,6 +100,7 @@ def command(
     time_reads: bool,
     wants_apply: bool,
     undo: bool,
+    undo_from: Path | None,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -134,13 +143,15 @@ def command(
     lines = form in ("alter-system", "postgresql.conf")
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out, text=not lines)
     _check(wants_apply=wants_apply, undo=undo, dry_run=dry_run, yes=yes)
+    if undo_from is not None and not undo:
+        raise UsageError("--undo-from goes with --undo", hint="--undo --undo-from FILE")
     evidence = None if undo else _evidence_of(subject)
     if evidence is not None:
         target = Target(no_password=no_password, ask_password=ask_password, database=None, **names)
     else:
         target = Target(no_password=no_password, ask_password=ask_password, database=subject, **names)
     if undo:
-        _undo(settings, target, dry_run=dry_run, yes=yes)
+        _undo(settings, target, undo_from, dry_run=dry_run, yes=yes)
         return 0
     if wants_apply and evidence is not None and not target.is_named:
         raise UsageError("--apply needs the server", hint="name it: -h HOST -U ROLE -d DBNAME")
@@ -187,43 +198,70 @@ def _apply(
     """Write the settings, after asking, and return the result with what was written."""
     import msgspec
 
-    from pgsweep.advice.apply import apply, restarts, to_apply
+    from pgsweep.advice.apply import apply, to_apply
 
     wanted = to_apply(result)
     planned = target.use(lambda conninfo: apply(conninfo, wanted, dry_run=True))
-    for change in planned:
-        click.echo(f"{change.statement};", err=True)
+    _confirm(target, planned, dry_run=dry_run, yes=yes)
     if dry_run:
         settings.say("dry run: nothing was changed")
         return result
-    if not yes:
-        click.confirm(f"Write this on {target.server}?", abort=True, err=True)
     applied = target.use(lambda conninfo: apply(conninfo, wanted))
-    settings.say("settings written and reloaded; to restore the previous ones: pgsweep advise --undo")
-    later = restarts(applied)
-    if later:
-        settings.say(f"{', '.join(later)}: will take effect when you restart the server")
+    if all(change.before == change.after for change in applied):
+        settings.say("postgresql.auto.conf has these settings already: nothing was written")
+    else:
+        _show(applied if yes else [])
+        settings.say("settings written and reloaded; to restore the previous ones: pgsweep advise --undo")
+    _say_restarts(settings, applied)
     return msgspec.structs.replace(result, applied=applied)
 
 
-def _undo(settings: Settings, target: Target, *, dry_run: bool, yes: bool) -> None:
-    from pgsweep.advice.apply import restarts, undo
+def _confirm(target: Target, planned: list[AppliedSetting], *, dry_run: bool, yes: bool) -> None:
+    """Show what is to be written and ask; with `yes` what was written is shown afterwards.
 
-    planned, _ = target.use(lambda conninfo: undo(conninfo, dry_run=True))
-    for change in planned:
-        click.echo(f"{change.statement};", err=True)
-    if dry_run:
-        settings.say("dry run: nothing was changed")
-        return
-    if not yes:
+    Raises:
+        Abort: the answer is no.
+    """
+    if dry_run or not yes:
+        _show(planned)
+    if not (dry_run or yes):
         click.confirm(f"Write this on {target.server}?", abort=True, err=True)
-    undone, left = target.use(undo)
-    settings.say("previous settings written and reloaded")
-    later = restarts(undone)
+
+
+def _show(changes: list[AppliedSetting]) -> None:
+    for change in changes:
+        click.echo(f"{change.statement};", err=True)
+
+
+def _say_restarts(settings: Settings, changes: list[AppliedSetting]) -> None:
+    from pgsweep.advice.apply import restarts
+
+    later = restarts(changes)
     if later:
         settings.say(f"{', '.join(later)}: will take effect when you restart the server")
-    for name in left:
+
+
+def _undo(settings: Settings, target: Target, file: Path | None, *, dry_run: bool, yes: bool) -> None:
+    from pgsweep.advice.apply import undo
+
+    planned = target.use(lambda conninfo: undo(conninfo, dry_run=True, file=file))
+    if planned.changes:
+        _confirm(target, planned.changes, dry_run=dry_run, yes=yes)
+    if dry_run:
+        settings.say("dry run: nothing was changed")
+    undone = planned if dry_run else target.use(lambda conninfo: undo(conninfo, file=file))
+    if not undone.changes:
+        settings.say("there is nothing to undo here: no setting is as --apply made it")
+    elif not dry_run:
+        _show(undone.changes if yes else [])
+        settings.say("previous settings written and reloaded")
+        _say_restarts(settings, undone.changes)
+    for name in undone.left:
         settings.warn(f"{name} has been changed by somebody else since, and is left as it is")
+    if undone.file is not None:
+        settings.say(f"kept: {shell_word(str(undone.file))}, of {undone.server}")
+    for other in undone.others:
+        settings.say(other)
 
 
 def _evidence_of(subject: str | None) -> Path | None:

@@ -14,6 +14,7 @@ from pgsweep.cli.branches import Branching
 from pgsweep.cli.common import HELP_NAMES, common_options
 from pgsweep.cli.config import defaults_for
 from pgsweep.cli.failures import describe
+from pgsweep.cli.interrupt import ended_for_sure, ended_like_interrupt, no_session_left
 from pgsweep.cli.overview import COMMANDS, overview_text
 from pgsweep.cli.settings import Settings
 from pgsweep.cli.streams import reader_gone
@@ -118,13 +119,14 @@ def run(arguments: Sequence[str]) -> int:
     """
     settings = Settings(arguments=list(arguments))
     try:
-        code = application.main(
-            args=list(arguments),
-            prog_name="pgsweep",
-            standalone_mode=False,
-            obj=settings,
-            auto_envvar_prefix="PGSWEEP",
-        )
+        with ended_for_sure(), ended_like_interrupt(), no_session_left():
+            code = application.main(
+                args=list(arguments),
+                prog_name="pgsweep",
+                standalone_mode=False,
+                obj=settings,
+                auto_envvar_prefix="PGSWEEP",
+            )
     except ReaderGone as gone:
         raise BrokenPipeError from gone
     except BaseException as error:

@@ -42,7 +42,9 @@ def _found(
     ctx: click.Context, incomplete: str, kind: Literal["databases", "relations", "schemas"]
 ) -> list[CompletionItem]:
     from pgsweep.pg.catalog import read_names_like
-    from pgsweep.pg.connect import build_conninfo, connect, explained
+    from pgsweep.pg.connect import connect
+    from pgsweep.pg.conninfo import build_conninfo
+    from pgsweep.pg.refusals import explained
 
     given = ctx.params
     try:

@@ -131,8 +131,7 @@ def _word(value: Any) -> Any:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import tomllib
-
+    from pgsweep.decoded import toml_of
     from pgsweep.regular import open_regular, read_bounded
 
     try:
@@ -143,7 +142,7 @@ def _read(path: Path) -> dict[str, Any]:
                     cause="options in it decide what is read and written",
                     hint="run with PGSWEEP_CONFIG= to leave it out; with sudo: sudo -H",
                 )
-            return tomllib.loads(read_bounded(file, _MOST_BYTES, path).decode())
+            return toml_of(read_bounded(file, _MOST_BYTES, path))
     except OSError as error:
         raise UsageError(f"cannot read `{path}`: {error.strerror}") from error
     except ValueError as error:

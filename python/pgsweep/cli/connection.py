@@ -86,14 +86,14 @@ class Target:
 
     def options(self) -> tuple[list[str], list[str]]:
         """Return psql's options for what was given: host and port; and these with role and database."""
-        from pgsweep.pg.connect import place_options
+        from pgsweep.pg.conninfo import place_options
 
         return place_options(self.conninfo)
 
     @property
     def server(self) -> str:
         """Where the server is, in words and without password: `db1, port 5432`."""
-        from pgsweep.pg.connect import place_of
+        from pgsweep.pg.conninfo import place_of
 
         return place_of(self.conninfo)
 
@@ -104,7 +104,7 @@ class Target:
         Raises:
             UsageError: libpq cannot parse what was given, or the database was given twice.
         """
-        from pgsweep.pg.connect import build_conninfo
+        from pgsweep.pg.conninfo import build_conninfo
 
         names = self._names
         database = names.get("database")
@@ -148,4 +148,11 @@ def _wants_password(error: ConnectionFailed) -> bool:
 
 
 def _asked() -> str:
-    return getpass.getpass("Password: ", stream=sys.stderr)
+    try:
+        return getpass.getpass("Password: ", stream=sys.stderr)
+    except EOFError:
+        raise UsageError(
+            "no password was given",
+            cause="there is no terminal, and stdin ended before a password",
+            hint="leave out -W; set PGPASSWORD, or add a line to ~/.pgpass",
+        ) from None

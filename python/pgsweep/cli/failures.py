@@ -71,8 +71,8 @@ def _of_server(error: BaseException) -> PgsweepError | None:
     """Return the error for a failed statement that no feature has explained."""
     if "pgsweep.pg.connect" not in sys.modules:
         return None  # then there was no session
-    from pgsweep.pg.connect import translate
     from pgsweep.pg.failures import DriverError
+    from pgsweep.pg.refusals import translate
 
     return translate(error) if isinstance(error, DriverError) else None
 

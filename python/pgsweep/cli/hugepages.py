@@ -13,7 +13,8 @@ from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, common_options, sett
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import held_back
 from pgsweep.cli.output import Output, output_options
-from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
+from pgsweep.plain import shown
 from pgsweep.units import format_count
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ if TYPE_CHECKING:
 )
 @click.option("--undo", is_flag=True, help="Undo what --apply did (needs root); asks first.")
 @click.option(
+    "--undo-for",
+    metavar="SERVER",
+    help="With --undo: give back only what was set aside for this server, by its data directory.",
+)
+@click.option(
     "-n",
     "--dry-run",
     is_flag=True,
@@ -93,6 +99,7 @@ def command(
     wants_apply: bool,
     persist: bool,
     undo: bool,
+    undo_for: str | None,
     dry_run: bool,
     yes: bool,
     state_dir: Path,
@@ -126,6 +133,8 @@ def command(
 
     settings = settings_of(ctx)
     _check(wants_apply=wants_apply, undo=undo, dry_run=dry_run, persist=persist)
+    if undo_for is not None and not undo:
+        raise UsageError("--undo-for goes with --undo", hint="--undo --undo-for SERVER")
     changing = (wants_apply or undo) and not dry_run
     if changing and not yes and not sys.stdin.isatty():
         raise UsageError(
@@ -134,18 +143,21 @@ def command(
         )
     reserver = Reserver(state_directory=state_dir.absolute(), sysctl_directory=sysctl_dir.absolute())
     if undo:
-        _undo(settings, reserver, dry_run=dry_run, yes=yes)
+        target = Target(no_password=no_password, ask_password=ask_password, **names)
+        if undo_for is None and target.is_named:
+            undo_for = _asked(target)
+        _undo(settings, reserver, undo_for, dry_run=dry_run, yes=yes)
         return
     from pgsweep.cli.provenance import with_provenance
-    from pgsweep.memory.hugepages.apply import apply, planned
+    from pgsweep.memory.hugepages.apply import apply, planned, server_name
     from pgsweep.memory.hugepages.inspect import examine
 
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     changes = _changes(shared_buffers, max_connections, others)
     result: HugePagesResult
-    server = None
+    server, name = None, ""
     if log is not None:
-        result = _explained(log)
+        result, name = _explained(log), str(log.absolute())
     else:
         target = Target(no_password=no_password, ask_password=ask_password, **names)
         server = target.server
@@ -161,8 +173,9 @@ def command(
             settings.say("dry run: nothing was changed")
         else:
             _ask(result, plan, yes=yes)
+            name = name or target.use(server_name)
             with held_back(settings, "restoring the previous values") as stop:
-                result = apply(result, reserver, persist=persist, stop=stop)
+                result = apply(result, reserver, persist=persist, stop=stop, server=name)
     output.write(with_provenance(result, settings.arguments, server=server))
 
 
@@ -194,9 +207,14 @@ def _changes(buffers: int | None, connections: int | None, others: tuple[str, ..
 
 
 def _explained(log: Path) -> HugePagesResult:
-    from pgsweep.memory.hugepages.inspect import explain_log
+    from pgsweep.memory.hugepages.inspect import explain_log, read_log
+    from pgsweep.regular import open_at_once
 
-    result = explain_log(log.read_text(errors="replace"))
+    try:
+        with open_at_once(log) as file:
+            result = explain_log(read_log(file))
+    except OSError as error:
+        raise PgsweepError(f"cannot read `{log}`: {error.strerror}") from error
     if result is None:
         raise PgsweepError(
             f"`{log}` does not say that huge pages were missing",
@@ -225,11 +243,31 @@ def _ask(result: HugePagesResult, plan: HugePagesResult, *, yes: bool) -> None:
         click.confirm("Set huge pages aside on this host?", abort=True, err=True)
 
 
-def _undo(settings: Settings, reserver: Reserver, *, dry_run: bool, yes: bool) -> None:
-    undone = reserver.undo(dry_run=True)
+def _asked(target: Target) -> str:
+    """Return the name of the server whose pages are to be given back.
+
+    Raises:
+        ConnectionFailed: it does not run.
+    """
+    from pgsweep.memory.hugepages.apply import server_name
+
+    try:
+        return target.use(server_name)
+    except ConnectionFailed as error:
+        error.hint = (
+            "if it was stopped, name it by its data directory: --undo-for /var/lib/postgresql/15/main"
+        )
+        raise
+
+
+def _undo(settings: Settings, reserver: Reserver, server: str | None, *, dry_run: bool, yes: bool) -> None:
+    undone = reserver.undo(dry_run=True, server=server)
     files = " and ".join(undone.files)
+    for name in undone.servers:
+        settings.say(f"set aside for the server {shown(name)}")
     if dry_run:
-        settings.say(f"would make it {format_count(undone.before)} huge pages again and remove {files}")
+        removes = f" and remove {files}" if files else ""
+        settings.say(f"would make it {format_count(undone.before)} huge pages again{removes}")
         settings.say("dry run: nothing was changed")
         return
     if os.geteuid() != 0:
@@ -243,8 +281,11 @@ def _undo(settings: Settings, reserver: Reserver, *, dry_run: bool, yes: bool) -
             f"Make it {format_count(undone.before)} huge pages again on this host?", abort=True, err=True
         )
     with held_back(settings, "ending when all is put back"):
-        undone = reserver.undo()
-    settings.say(f"huge pages are {format_count(undone.before)} again; removed {files}")
+        undone = reserver.undo(server=server)
+    settings.say(
+        f"huge pages are {format_count(undone.before)} again; "
+        + (f"removed {files}" if files else f"those of other servers stay: {reserver.state_file}")
+    )
     settings.say("pages that a running server uses come back when it stops")
     if undone.left:
         settings.warn(f"{undone.left} is not as pgsweep wrote it, and stays: see what it sets")

@@ -38,7 +38,7 @@ def command(ctx: click.Context, /, *, targets: tuple[str, ...], evidence: tuple[
     for folder in evidence:
         if not folder.is_dir():
             raise UsageError(f"there is no folder `{folder}`", hint="--evidence DIR, where recordings lie")
-    from pgsweep.pg.connect import build_conninfo, describe
+    from pgsweep.pg.conninfo import build_conninfo, describe
 
     servers: dict[str, str] = {}
     for target in targets:

@@ -141,7 +141,7 @@ def command(
             cause="pages and metrics are an extra: other commands do without",
             hint="pip install 'pgsweep[serve]'",
         ) from error
-    from pgsweep.pg.connect import describe
+    from pgsweep.pg.conninfo import describe
     from pgsweep.serve.run import serve
 
     count = len(config.servers)

@@ -1,7 +1,7 @@
 """The values that a column of evidence can have: a part with any other is damaged, or no recorder wrote it.
 
-The recorder never writes a missing value, a NaN, or a part of more than some tens of megabytes.
-A part whose rows need far more, whatever its own length, is refused before it is read.
+The recorder never writes a missing value or a NaN. What a part may take in memory is bounded by what it takes
+on the disk (pgsweep.decoded).
 """
 
 from __future__ import annotations
@@ -17,17 +17,9 @@ from pgsweep.units import format_exact
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MOST_PART_BYTES: Final = 256 << 20
-"""Rows of a part, uncompressed; eight times what the recorder lets wait (writer.PART_BYTES)."""
-
 MOST_TEXT_BYTES: Final = 1024
 """A name has at most 63 bytes (NAMEDATALEN, pg_config_manual.h), a counter's is made of three."""
 
-MOST_TEXTS_BYTES: Final = 48 << 20
-"""A part that holds texts, uncompressed; the recorder counts each text as 64 bytes of the 32 MB that it lets
-wait, and most are shorter. Reading them takes four times as much."""
-
-_TEXT_BYTES: Final = 64
 _MOST_BLOCKS: Final = 2**32 - 2
 """MaxBlockNumber is 0xFFFFFFFE (block.h)."""
 
@@ -85,11 +77,6 @@ _OF_TABLE: Final[dict[tuple[str, str], _Range]] = {
     # are (`trouble_in_counters`).
     ("counters", "value"): (-1, _MOST_COUNT),
 }
-
-
-def row_bytes(columns: dict[str, str]) -> int:
-    """Return what a row of a table needs in memory, about."""
-    return sum(_TEXT_BYTES if kind == "str" else np.dtype(kind).itemsize for kind in columns.values())
 
 
 def trouble_in(table: str, column: str, values: NDArray[Any]) -> str | None:

@@ -17,6 +17,7 @@ from typing import IO, Any, Final, cast
 
 import msgspec
 
+from pgsweep.decoded import Budget, TooMuch, stored_bytes
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import DISK_TROUBLE
 from pgsweep.pg.gather_script import MAGIC
@@ -32,6 +33,12 @@ _MOST_SECTION_BYTES: Final = 1 << 30
 
 _ROW_BYTES: Final = 192
 """What a row takes in memory besides its text."""
+
+_BLOCK_BYTES: Final = 64
+"""What a block of a snapshot takes when that is assembled."""
+
+_LINE_BYTES: Final = 32
+"""What a line counts besides its length: short ones take time too."""
 
 _MOST_FIRST_BYTES: Final = 80
 _GZIP: Final = b"\x1f\x8b"
@@ -96,6 +103,7 @@ class GatheredFile:
         self.cut = False
         self.backwards_seconds = 0.0
         self._pid = ""
+        self._stored_bytes = 0
 
     def sections(self) -> Iterator[GatheredSection]:
         """Yield the sections that are whole, in the order of the file.
@@ -105,7 +113,7 @@ class GatheredFile:
         """
         what, number, begin, rows = "", 0, math.nan, list[Row]()
         latest = -math.inf
-        held_bytes, ended = 0, False
+        held_bytes, budget, ended = 0, None, False
         for row in self._rows():
             if ended:
                 raise self._damaged(row.line, "it goes on after its end")
@@ -114,6 +122,9 @@ class GatheredFile:
                 if what != "trial" or row.tag == "plan":
                     rows.append(row)
                     held_bytes += len(row.text) + _ROW_BYTES
+                    blocks = row.text.count(",") if row.tag == "buffers" else 0
+                    budget = budget or Budget(self._stored_bytes)
+                    self._spend(budget, row, len(row.text) + _ROW_BYTES + blocks * _BLOCK_BYTES)
                 if held_bytes > _MOST_SECTION_BYTES:
                     raise self._damaged(row.line, "there is more between two marks than any server has")
                 continue
@@ -123,8 +134,14 @@ class GatheredFile:
             latest = epoch = max(latest, epoch)
             yield GatheredSection(what=what, number=number, begin_epoch=begin, end_epoch=epoch, rows=rows)
             what, number, begin, rows = row.cells.get("what", ""), int(self.number(row, "number")), epoch, []
-            held_bytes, ended = 0, what == "end"
+            held_bytes, budget, ended = 0, None, what == "end"
         self.cut = not ended
+
+    def _spend(self, budget: Budget, row: Row, count: int) -> None:
+        try:
+            budget.spend(count)
+        except TooMuch as error:
+            raise self._damaged(row.line, f"between two marks, {error}") from error
 
     def number(self, row: Row, column: str) -> float:
         """Return a number of a row.
@@ -207,10 +224,17 @@ class GatheredFile:
         try:
             with open_regular(self.path) as file:
                 opened = file
+                self._stored_bytes = stored_bytes(file)
                 if file.read(2) == _GZIP:
                     opened = cast(IO[bytes], gzip.GzipFile(fileobj=file))
                 file.seek(0)
                 yield from self._lines_of(opened)
+        except TooMuch as error:
+            raise EvidenceError(
+                f"`{self.path}` is damaged",
+                cause=str(error),
+                hint="copy it again from where it was gathered, or gather it again",
+            ) from error
         except NotRegular:
             raise self._unknown("it is not a regular file") from None
         except (gzip.BadGzipFile, zlib.error) as error:
@@ -239,9 +263,11 @@ class GatheredFile:
                 else "it does not begin like the output of the script"
             )
         number = 1
+        budget = Budget(self._stored_bytes)
         while True:
             try:
                 found = file.readline(_MOST_LINE_BYTES)
+                budget.spend(len(found) + _LINE_BYTES)
             except EOFError:
                 # A compressed file that was cut: what could be decompressed has been read.
                 return

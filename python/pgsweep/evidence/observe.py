@@ -19,9 +19,10 @@ from pgsweep.evidence.schema import TABLES, EvidenceMeta, is_identifier
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.host.machine import boot_clock
 from pgsweep.pg.catalog import Relation, Server, read_cluster
-from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.pg.failures import SessionLost, first_line
+from pgsweep.pg.refusals import explained
 from pgsweep.progress import Progress
 from pgsweep.versions import beyond_tested
 

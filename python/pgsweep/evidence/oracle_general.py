@@ -24,9 +24,12 @@ import msgspec
 import numpy as np
 
 from pgsweep import _native
+from pgsweep.decoded import Budget, TooMuch
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import DISK_TROUBLE
+from pgsweep.plain import shell_word
 from pgsweep.progress import NullListener, Progress
+from pgsweep.regular import NotRegular, open_regular, read_bounded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +42,12 @@ _NEVER: Final = (-2, -1, 2**63 - 1)
 
 _PLAUSIBLE_POSITION: Final = 1 << 48
 _TOLERATED_SHARE: Final = 0.01
+
+
+_MOST_MAPPING_BYTES: Final = 32 << 20
+"""Of the names of some hundred thousand relations."""
+
+_MAPPED: Final = ("spc", "db", "rel", "fork")
 
 
 class OracleTrace(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,10 +139,12 @@ def _records(path: Path) -> Iterator[NDArray[np.void]]:
     rest = b""
     try:
         with contextlib.ExitStack() as stack:
-            file: Any = stack.enter_context(path.open("rb", buffering=0))
+            file: Any = stack.enter_context(open_regular(path))
+            budget = Budget.of(file)
             if path.suffix == ".zst":
                 file = stack.enter_context(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd"))
             while data := file.read(CHUNK_RECORDS * RECORD.itemsize):
+                budget.spend(len(data))
                 whole = rest + data
                 usable = len(whole) - len(whole) % RECORD.itemsize
                 rest = whole[usable:]
@@ -141,6 +152,11 @@ def _records(path: Path) -> Iterator[NDArray[np.void]]:
                     yield np.frombuffer(whole[:usable], dtype=RECORD)
     except FileNotFoundError as error:
         raise EvidenceError(f"`{path}` does not exist", hint="check the name: ls") from error
+    except (TooMuch, NotRegular) as error:
+        cause = str(error) if isinstance(error, TooMuch) else error.strerror
+        raise EvidenceError(
+            f"`{path}` is not a trace", cause=cause, hint=f"look at it: ls -ls {shell_word(str(path))}"
+        ) from error
     except OSError as error:
         # pyarrow reports a broken stream as an OSError without a number.
         cause = DISK_TROUBLE.get(error.errno or 0, os.strerror(error.errno) if error.errno else str(error))
@@ -167,11 +183,17 @@ def read_object_names(mapping: Path, objects: NDArray[np.uint64]) -> dict[str, N
         EvidenceError: the file cannot be read, or an object is not from this export.
     """
     try:
-        with mapping.open(newline="", encoding="utf-8") as file:
-            rows = {int(row["number"]): row for row in csv.DictReader(file)}
-    except (OSError, KeyError, ValueError) as error:
+        with open_regular(mapping) as file:
+            text = read_bounded(file, _MOST_MAPPING_BYTES, mapping).decode()
+        rows = {
+            int(row["number"]): [_number(row[name]) for name in _MAPPED]
+            for row in csv.DictReader(text.splitlines())
+        }
+    except (OSError, KeyError, ValueError, TypeError, csv.Error) as error:
         raise EvidenceError(
-            f"cannot read `{mapping}`", cause=str(error), hint="it is written beside an exported trace"
+            f"cannot read `{mapping}`",
+            cause=f"its column {error} is missing" if isinstance(error, KeyError) else str(error),
+            hint="it is written beside an exported trace",
         ) from error
     numbers = (objects >> np.uint64(32)).astype(np.int64)
     distinct, which = np.unique(numbers, return_inverse=True)
@@ -182,8 +204,15 @@ def read_object_names(mapping: Path, objects: NDArray[np.uint64]) -> dict[str, N
             hint="export again: both files are written together",
         )
     table: dict[str, NDArray[Any]] = {
-        name: np.array([int(rows[int(number)][name]) for number in distinct], dtype=np.uint32)[which]
-        for name in ("spc", "db", "rel", "fork")
+        name: np.array([rows[int(number)][at] for number in distinct], dtype=np.uint32)[which]
+        for at, name in enumerate(_MAPPED)
     }
     table["block"] = (objects & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     return table
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**32:
+        raise ValueError(f"{number} is no number of a relation")
+    return number

@@ -21,12 +21,20 @@ from pgsweep.evidence.trace_recording import COPY_SECONDS
 from pgsweep.host.postmaster import search
 from pgsweep.host.processor_pace import ROUND_READS, ROUND_SECONDS
 from pgsweep.host.processor_time import COLD_READS, COPIES
-from pgsweep.pg.buffercache import memory_query, snapshot_query, summary_query
+from pgsweep.pg.buffercache import memory_statements, snapshot_query, summary_query
 from pgsweep.pg.catalog import read_buffercache, read_postmaster, read_server
-from pgsweep.pg.connect import INSPECTION, PIN, Connection, connect, explained
+from pgsweep.pg.connect import (
+    Connection,
+    connect,
+    first_statement,
+    session_settings,
+    setting_statement,
+    startup_options,
+)
 from pgsweep.pg.counters import FRESH_STATISTICS
 from pgsweep.pg.postmaster import local_postmaster
 from pgsweep.pg.queries import load, numbered
+from pgsweep.pg.refusals import explained
 from pgsweep.records.prediction import PlanStep, RecordPlan
 from pgsweep.units import format_plain
 
@@ -35,8 +43,8 @@ _Steps = tuple[tuple[str, str, int], ...]
 _ONCE: Final = "once, before the observation"
 _SESSION: Final[_Steps] = (
     # Query, when it is sent, the oldest version it is sent to. A name in capitals has no file in pg/queries.
-    ("PIN", "first of all", 140000),
-    ("INSPECTION", "after it", 140000),
+    ("STARTUP", "with the connection", 140000),
+    ("FIRST", "first of all", 140000),
 )
 _CATALOG: Final[_Steps] = (
     ("databases", _ONCE, 140000),
@@ -97,7 +105,6 @@ _PEEK: Final[_Steps] = (
     ("SUMMARY", "twice before, to compare with the memory; only where pg_buffercache is there", 160000),
     *_COUNTERS,
 )
-_FIXED: Final = {"PIN": PIN, "INSPECTION": INSPECTION, "FRESH_STATISTICS": FRESH_STATISTICS}
 _PROBED: Final = (
     "BufTableLookup, BufTableInsert, StrategyGetBuffer (every access and miss); heap_beginscan, heap_rescan, "
     "heap_endscan, GetAccessStrategy, FreeAccessStrategy, heap_vacuum_rel, GetBulkInsertState, "
@@ -131,13 +138,14 @@ def plan_sql(conninfo: str, output: Path) -> RecordPlan:
             server = read_server(connection)
             schema = read_buffercache(connection).schema
         sample = sample_of(server, 0, None)
+        memory = memory_statements(connection, server.shared_buffers_blocks)
         texts = {
-            "MEMORY": memory_query(version_num, server.shared_buffers_blocks),
+            "MEMORY": ";\n".join(text.decode() for text, _ in memory),
             "SNAPSHOT": snapshot_query(version_num, schema or "public", sample.modulus, sample.offsets),
         }
         with explained():
             pid = search(*read_postmaster(connection)).pid
-        steps = _statements(_SNAPSHOTS, version_num, texts)
+        steps = _statements(_SNAPSHOTS, connection, texts)
         if schema is None:
             note = "-- The extension pg_buffercache does not exist here yet: schema public is assumed.\n"
             steps = [
@@ -171,7 +179,7 @@ def plan_peek(conninfo: str, output: Path, *, time_reads: bool = False) -> Recor
             "at a random time in each interval",
             f"open(/proc/{pid}/mem), pread the buffer descriptors, 64 bytes a buffer",
         )
-        steps = _statements(_PEEK, version_num, texts) + _system_calls(
+        steps = _statements(_PEEK, connection, texts) + _system_calls(
             _symbols(pid), _host_memory(pid), *_timed_reads(pid), *_host_counters(pid), memory
         )
         steps += _system_calls(*([_READ_PROBES] if time_reads else []))
@@ -190,9 +198,9 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
         MissingAbility: the server is too old, is not on this host, or its memory may not be read.
     """
     with connect(conninfo) as connection:
-        version_num = connection.info.server_version
         pid = _postmaster(connection)
         target = _target(connection)
+        steps = _statements(_TRACE, connection, {})
     calls = _system_calls(
         _symbols(pid),
         _host_memory(pid),
@@ -219,13 +227,18 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
         ),
         _READ_PROBES,
     )
-    steps = _statements(_TRACE, version_num, {}) + calls
+    steps += calls
     return RecordPlan(source="trace", server=target, output=str(output), steps=steps)
 
 
-def _statements(steps: _Steps, version_num: int, texts: dict[str, str]) -> list[PlanStep]:
-    """Return the steps that apply to the version; `texts` are those of capital names not in _FIXED."""
-    known = _FIXED | texts
+def _statements(steps: _Steps, connection: Connection, texts: dict[str, str]) -> list[PlanStep]:
+    """Return the steps that apply to the version; `texts` are those of the other names in capitals."""
+    version_num = connection.info.server_version
+    known = texts | {
+        "STARTUP": f"-- startup packet: options={startup_options(session_settings(inspection=True))}",
+        "FIRST": first_statement().as_string(connection),
+        "FRESH_STATISTICS": setting_statement(**FRESH_STATISTICS).as_string(connection),
+    }
     return [
         PlanStep(
             what=query.lower(),

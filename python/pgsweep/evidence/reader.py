@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from pgsweep.decoded import Budget, open_parquet, parquet_end, stored_bytes
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.checks import (
-    MOST_PART_BYTES,
     MOST_TEXT_BYTES,
-    MOST_TEXTS_BYTES,
-    row_bytes,
     trouble_in,
     trouble_in_counters,
     trouble_in_meta,
@@ -24,23 +22,33 @@ from pgsweep.evidence.checks import (
 from pgsweep.evidence.schema import (
     ADDED_LATER,
     DISK_TROUBLE,
+    MOST_META_BYTES,
     SCHEMA_NAME,
     SCHEMA_NUMBER,
     TABLES,
     EvidenceMeta,
 )
 from pgsweep.plain import shell_word
-from pgsweep.regular import NotRegular, TooLong, open_regular, read_bounded
+from pgsweep.regular import NotRegular, TooLong, open_regular, read_regular
+from pgsweep.units import format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
     from pyarrow import parquet
 
-_MOST_META_BYTES: Final = 1 << 20
-"""meta.json is some kB long."""
+_MOST_PARTS: Final = 100_000
+"""As many as their numbers of five digits."""
 
 _TIMES: Final = {"accesses": "time_ns", "snapshot_times": "end_seconds", "counters": "seconds"}
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A part of a table, of which the end was read: its rows, and what it takes on the disk."""
+
+    path: Path
+    rows: int
+    stored_bytes: int
 
 
 class Evidence:
@@ -57,7 +65,7 @@ class Evidence:
         self,
         path: Path,
         meta: EvidenceMeta,
-        parts: dict[str, list[Path]],
+        parts: dict[str, list[_Part]],
         warnings: list[str],
         damaged: dict[str, str],
     ) -> None:
@@ -78,7 +86,7 @@ class Evidence:
         path = Path(path)
         meta = _read_meta(path)
         warnings = list(meta.warnings)
-        parts: dict[str, list[Path]] = {}
+        parts: dict[str, list[_Part]] = {}
         damaged: dict[str, str] = {}
         for table in TABLES:
             parts[table], trouble = _whole_parts(path, table, meta.parts.get(table, 0))
@@ -103,7 +111,7 @@ class Evidence:
 
     def rows(self, table: str) -> int:
         """Return the number of rows of a table."""
-        return sum(_metadata(part).num_rows for part in self._parts[table])
+        return sum(part.rows for part in self._parts[table])
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         """Return a whole table (or some of its columns) as arrays; text comes as arrays of `str` objects.
@@ -129,30 +137,27 @@ class Evidence:
             EvidenceError: a part is damaged inside.
         """
         wanted = list(TABLES[name]) if columns is None else list(columns)
+        budget = Budget(sum(part.stored_bytes for part in self._parts[name]))
         for part in self._parts[name]:
-            yield _read_part(part, name, wanted)
+            yield _read_part(part.path, name, wanted, budget)
 
 
-def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return columns of a part as arrays.
+def _read_part(part: Path, table: str, columns: Sequence[str], budget: Budget) -> dict[str, NDArray[Any]]:
+    """Return columns of a part as arrays; what they take is taken off the budget.
 
     Raises:
         EvidenceError: it is damaged, cannot be opened, or holds what no recorder writes.
     """
     import pyarrow as pa
-    from pyarrow import parquet
 
     schema = TABLES[table]
     try:
         with open_regular(part) as source:
-            _check_shape(part, parquet.read_metadata(source), table, columns)
-            # Text stays a dictionary while it is read: a long one that stands in every row is there once.
-            texts = [name for name in columns if schema[name] == "str"]
-            with parquet.ParquetFile(
-                source, page_checksum_verification=True, read_dictionary=texts, pre_buffer=False
-            ) as file:
-                there = [name for name in columns if name in file.schema_arrow.names]
-                rows = file.read(columns=there, use_threads=False)
+            file, costs = open_parquet(source, columns)
+            _check_columns(part, file.metadata, table, columns)
+            budget.spend(sum(costs))
+            there = [name for name in columns if name in file.schema_arrow.names]
+            rows = file.read(columns=there, use_threads=False)
         found = {name: _column(part, table, name, rows.column(name)) for name in there}
         if table == "counters" and {"name", "value"} <= found.keys():
             trouble = trouble_in_counters(found["name"], found["value"])
@@ -160,7 +165,7 @@ def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDAr
                 raise _damaged(part, trouble)
         # Columns that an older pgsweep did not write.
         return {name: found.get(name, np.zeros(len(rows), schema[name])) for name in columns}
-    except (pa.ArrowException, KeyError, ValueError) as error:
+    except (pa.ArrowException, KeyError, ValueError, MemoryError) as error:
         # Arrow reports what is broken in a file by any of these; UnicodeDecodeError is a ValueError.
         raise _damaged(part, str(error)) from error
     except OSError as error:
@@ -169,8 +174,8 @@ def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDAr
         raise _unreadable(part, error) from error
 
 
-def _check_shape(part: Path, end: parquet.FileMetaData, table: str, columns: Sequence[str]) -> None:
-    """Refuse a part whose footer shows that it is damaged, before any row is read."""
+def _check_columns(part: Path, end: parquet.FileMetaData, table: str, columns: Sequence[str]) -> None:
+    """Refuse a part that lacks a column, or has one twice, before any row is read."""
     names = [end.schema.column(index).path for index in range(end.num_columns)]
     later = ADDED_LATER.get(table, frozenset())
     missing = [name for name in columns if name not in names and name not in later]
@@ -180,13 +185,6 @@ def _check_shape(part: Path, end: parquet.FileMetaData, table: str, columns: Seq
         )
     if doubled := [name for name in columns if names.count(name) > 1]:
         raise _damaged(part, f"the column {doubled[0]} is there {names.count(doubled[0])} times")
-    needed = end.num_rows * row_bytes(TABLES[table])
-    # Of a group only: Arrow ends the process where what the file says of a group's column contradicts itself.
-    stored = sum(end.row_group(group).total_byte_size for group in range(end.num_row_groups))
-    if not 0 <= max(needed, stored) <= MOST_PART_BYTES:
-        raise _damaged(part, f"it says that it has {end.num_rows} rows of {max(needed, stored)} bytes")
-    if "str" in TABLES[table].values() and stored > MOST_TEXTS_BYTES:
-        raise _damaged(part, f"it says that its numbers and texts have {stored} bytes")
 
 
 def _column(part: Path, table: str, name: str, found: pa.ChunkedArray) -> NDArray[Any]:
@@ -255,8 +253,7 @@ def _dtype(kind: str) -> np.dtype[Any]:
 def _read_meta(path: Path) -> EvidenceMeta:
     again = "record again: `pgsweep record -o NAME.evidence`"
     try:
-        with open_regular(path / "meta.json") as file:
-            text = read_bounded(file, _MOST_META_BYTES, path / "meta.json")
+        text = read_regular(path / "meta.json", MOST_META_BYTES)
     except FileNotFoundError as error:
         if path.is_dir():
             raise EvidenceError(
@@ -304,7 +301,7 @@ def _read_meta(path: Path) -> EvidenceMeta:
     return meta
 
 
-def _whole_parts(path: Path, table: str, written: int) -> tuple[list[Path], str]:
+def _whole_parts(path: Path, table: str, written: int) -> tuple[list[_Part], str]:
     """Return the parts of a table up to the first one missing or cut, and the warning about it.
 
     Args:
@@ -314,8 +311,8 @@ def _whole_parts(path: Path, table: str, written: int) -> tuple[list[Path], str]
     """
     import pyarrow as pa
 
-    whole: list[Path] = []
-    found = sorted((path / table).glob("part-*.parquet"))
+    whole: list[_Part] = []
+    found = _parts_in(path / table)
     count = max(len(found), written)
     for number, part in enumerate(found):
         trouble = ""
@@ -323,7 +320,8 @@ def _whole_parts(path: Path, table: str, written: int) -> tuple[list[Path], str]
             trouble = f"part-{number:05d}.parquet is missing"
         else:
             try:
-                _metadata(part)
+                with open_regular(part) as file:
+                    found_part = _Part(part, parquet_end(file).num_rows, stored_bytes(file))
             except OSError as error:
                 # Arrow's own have no number: then the file is at fault and not the system.
                 if error.errno is not None:
@@ -333,20 +331,34 @@ def _whole_parts(path: Path, table: str, written: int) -> tuple[list[Path], str]
                 trouble = f"{part.name} is cut short or damaged"
         if trouble:
             break
-        whole.append(part)
+        whole.append(found_part)
     else:
         trouble = f"part-{len(whole):05d}.parquet is missing" if len(whole) < count else ""
     return whole, f"{table}: {trouble}; {len(whole)} of {count} parts are used" if trouble else ""
 
 
-def _metadata(part: Path) -> parquet.FileMetaData:
-    from pyarrow import parquet
+def _parts_in(folder: Path) -> list[Path]:
+    """Return the parts in the folder of a table, which need not be there, in their order."""
+    names: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("part-") and entry.name.endswith(".parquet"):
+                    names.append(entry.name)
+                if len(names) > _MOST_PARTS:
+                    raise EvidenceError(
+                        f"`{folder}` is not what record writes",
+                        cause=f"it has more than {format_count(_MOST_PARTS)} parts",
+                        hint=f"look at it: ls -f {shell_word(str(folder))}",
+                    )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return [folder / name for name in sorted(names)]
 
-    with open_regular(part) as file:
-        return parquet.read_metadata(file)
 
-
-def _seconds_seen(parts: dict[str, list[Path]], damaged: Collection[str]) -> float:
+def _seconds_seen(parts: dict[str, list[_Part]], damaged: Collection[str]) -> float:
     """Return the time of the last row that is whole; where accesses are damaged, of the last access."""
     last = 0.0
     for table, column in _TIMES.items():
@@ -355,6 +367,6 @@ def _seconds_seen(parts: dict[str, list[Path]], damaged: Collection[str]) -> flo
         for part in parts[table][-1:]:
             # Damage inside the part is reported when its table is read.
             with contextlib.suppress(EvidenceError):
-                times = _read_part(part, table, [column])[column]
+                times = _read_part(part.path, table, [column], Budget(part.stored_bytes))[column]
                 last = max(last, float(times.max(initial=0)) * (1e-9 if column == "time_ns" else 1.0))
     return last

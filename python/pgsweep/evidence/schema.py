@@ -16,6 +16,9 @@ SCHEMA_NAME: Final = "pgsweep.evidence"
 SCHEMA_NUMBER: Final = 1
 SCHEMA: Final = f"{SCHEMA_NAME}/{SCHEMA_NUMBER}"
 
+MOST_META_BYTES: Final = 1 << 20
+"""Of meta.json, which has some kB."""
+
 STATISTICS_RESET: Final = "the server's statistics were reset during the recording"
 """A warning in meta.json; a prediction from snapshots is rough then."""
 

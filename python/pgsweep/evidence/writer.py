@@ -19,6 +19,7 @@ import numpy as np
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import (
     DISK_TROUBLE,
+    MOST_META_BYTES,
     SCHEMA_NAME,
     TABLES,
     EvidenceMeta,
@@ -26,6 +27,7 @@ from pgsweep.evidence.schema import (
 )
 from pgsweep.files import is_aside, write_whole
 from pgsweep.plain import shell_word
+from pgsweep.regular import read_regular
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -434,13 +436,15 @@ def holds_nothing(path: Path) -> bool:
         if path.is_symlink() or not _only_ours({entry.name for entry in path.iterdir()}):
             return False
         meta = path / "meta.json"
-        found = msgspec.json.decode(meta.read_bytes()) if meta.exists() else {"complete": False}
+        found = (
+            msgspec.json.decode(read_regular(meta, MOST_META_BYTES)) if meta.exists() else {"complete": False}
+        )
         if not isinstance(found, dict) or found.get("complete") is not False:
             return False
         if any(any((path / table).glob("part-*")) for table in _observations(found.get("source"))):
             return False
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return False
     try:
         fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -465,7 +469,7 @@ def _is_evidence(path: Path, names: set[str]) -> bool:
     if not _only_ours(names):
         return False
     try:
-        found = msgspec.json.decode((path / "meta.json").read_bytes())
-    except (OSError, msgspec.DecodeError):
+        found = msgspec.json.decode(read_regular(path / "meta.json", MOST_META_BYTES))
+    except (OSError, msgspec.DecodeError, RecursionError):
         return False
     return isinstance(found, dict) and str(found.get("schema", "")).startswith(SCHEMA_NAME + "/")

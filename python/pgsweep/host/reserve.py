@@ -13,6 +13,7 @@ killed leaves any number between before and after: `undo` treats any of them as 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import threading
 from contextlib import suppress
@@ -24,7 +25,7 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_leftovers, remove_private, write_whole
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.procfile import PROC, read_host_memory
-from pgsweep.plain import shell_words
+from pgsweep.plain import shell_word, shell_words, shown
 from pgsweep.units import format_bytes, format_count, huge_page_word
 
 STATE_DIRECTORY = Path("/var/lib/pgsweep")
@@ -43,12 +44,16 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
         before: what nr_hugepages was before the first change.
         after: what it was made.
         sysctl_file: the file that was written; empty where none was.
+        host: the host whose number it is; empty in files of earlier versions.
+        servers: how many pages were added for each server; not there in files of earlier versions.
     """
 
     page_bytes: int
     before: int
     after: int
     sysctl_file: str
+    host: str = ""
+    servers: dict[str, int] = {}
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,13 +61,15 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         before: the number of pages to be.
-        files: the files to be removed.
+        files: the files to be removed; none where other servers' pages stay.
         left: a sysctl file that is not as it was written, and stays; empty where there is none.
+        servers: for which the pages were that are given back.
     """
 
     before: int
     files: list[str]
     left: str = ""
+    servers: list[str] = []
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +143,13 @@ class Reserver:
         Raises:
             UsageError: sysctl.d cannot keep pages of this size.
         """
-        kept = Kept(page_bytes=pool.size_bytes, before=pool.persistent, after=target, sysctl_file="")
+        kept = Kept(
+            page_bytes=pool.size_bytes,
+            before=pool.persistent,
+            after=target,
+            sysctl_file="",
+            host=_this_host(),
+        )
         lines = [(str(pool_file(pool.size_bytes, self._sys)), str(target))]
         lines.append((str(self.state_file), msgspec.json.encode(kept).decode()))
         if persist:
@@ -144,7 +157,13 @@ class Reserver:
         return lines
 
     def reserve(
-        self, pool: Pool, target: int, *, persist: bool = False, stop: threading.Event | None = None
+        self,
+        pool: Pool,
+        target: int,
+        *,
+        persist: bool = False,
+        stop: threading.Event | None = None,
+        server: str = "",
     ) -> Reservation:
         """Make the number of pages at least the target, all of it or nothing.
 
@@ -153,6 +172,7 @@ class Reserver:
             target: what nr_hugepages is to be; where there are more already none are taken away.
             persist: over a restart of the host too.
             stop: set by a signal: all is put back.
+            server: for which they are, as `undo` names it.
 
         Raises:
             KeyboardInterrupt: `stop` was set; the number is as before.
@@ -167,13 +187,14 @@ class Reserver:
             self._refuse_foreign_file()
         stop = stop or threading.Event()
         earlier = self._read()
+        self._check_host(earlier)
         if earlier is not None and earlier.page_bytes != pool.size_bytes:
             raise PgsweepError(
                 f"huge pages of {format_bytes(earlier.page_bytes)} were set aside by an earlier run",
                 cause=f"{self.state_file} can keep one size only",
                 hint=self.undo_command,
             )
-        self._keep(pool, earlier.before if earlier else before, target, persist, earlier)
+        self._keep(pool, target, persist, earlier, server)
         former = self._sysctl_text(self.sysctl_file) if persist else None
         try:
             if target > before:
@@ -193,17 +214,19 @@ class Reserver:
             sysctl_file=str(self.sysctl_file) if persist else None,
         )
 
-    def undo(self, *, dry_run: bool = False) -> Undone:
+    def undo(self, *, dry_run: bool = False, server: str | None = None) -> Undone:
         """Put back what was before the first reservation and remove the files.
 
         Any number between before and after is taken for ours: a run that was killed leaves such a number.
 
         Args:
             dry_run: only say what would be put back.
+            server: give back only what was reserved for this one; the files are removed with the last.
 
         Raises:
             MissingAbility: not root.
-            PgsweepError: nothing was reserved, or somebody has changed the number since.
+            PgsweepError: nothing was reserved, or on another host, or somebody has changed the number since.
+            UsageError: it was reserved for several servers and none is named, or for others than that one.
         """
         kept = self._read()
         if kept is None:
@@ -214,6 +237,8 @@ class Reserver:
                 cause=f"{self.state_file} is not there: `pgsweep hugepages --apply` has not set pages aside",
                 hint="the number of huge pages is set by: sudo sysctl -w vm.nr_hugepages=0",
             )
+        self._check_host(kept)
+        remaining = self._remaining(kept, server)
         pool = next((p for p in read_pools(self._sys) if p.size_bytes == kept.page_bytes), None)
         low, high = sorted((kept.before, kept.after))
         if pool is not None and not low <= pool.persistent <= high:
@@ -230,8 +255,18 @@ class Reserver:
             before=kept.before,
             files=[*([str(sysctl)] if ours else []), str(self.state_file)],
             left=str(sysctl) if written is not None and not ours else "",
+            servers=list(kept.servers) if server is None else [server],
         )
+        if remaining is not None:
+            undone = msgspec.structs.replace(undone, before=remaining.after, files=[])
         if dry_run:
+            return undone
+        if remaining is not None:
+            if pool is not None and pool.persistent > remaining.after:
+                self._write(pool, remaining.after)
+            if pool is not None and ours and sysctl is not None:
+                self._put(sysctl, self._line(pool, remaining.after))
+            self._put_state(remaining)
             return undone
         if pool is not None:
             self._write(pool, kept.before)
@@ -240,6 +275,47 @@ class Reserver:
             self._remove(Path(file))
         self._clear()
         return undone
+
+    def _check_host(self, kept: Kept | None) -> None:
+        """Refuse a state that came here from another host, with a copy of its disk or over a shared folder.
+
+        Raises:
+            PgsweepError: it is of another host.
+        """
+        if kept is not None and kept.host and kept.host != _this_host():
+            raise PgsweepError(
+                f"`{self.state_file}` is of another host, and is left as it is",
+                cause=f"that host is {shown(kept.host)}, this one is {_this_host()}",
+                hint="run it there; or, if nothing was set aside here or this host was renamed, set it "
+                f"(it was {kept.before}) by: sudo sysctl -w vm.nr_hugepages=N && sudo rm {self.state_file}",
+            )
+
+    def _remaining(self, kept: Kept, server: str | None) -> Kept | None:
+        """Return what is kept after the pages of one server were given back; None where that was all.
+
+        Raises:
+            UsageError: it was reserved for several servers and none is named, or for others than that one.
+        """
+        named = ", ".join(
+            f"{shell_word(shown(name))} ({count} pages)" for name, count in kept.servers.items()
+        )
+        if server is None and len(kept.servers) > 1:
+            first = shell_word(shown(next(iter(kept.servers))))
+            raise UsageError(
+                f"huge pages were set aside for {len(kept.servers)} servers",
+                cause=named,
+                hint=f"name the one that does not need them any more: {self.undo_command} --undo-for {first}",
+            )
+        if server is None or list(kept.servers) == [server]:
+            return None
+        if server not in kept.servers:
+            raise UsageError(
+                f"no huge pages were set aside for the server {shell_word(shown(server))}",
+                cause=f"they were for {named}" if named else f"{self.state_file} does not say for which",
+                hint=f"see what would be done: {self.undo_command} --dry-run",
+            )
+        left = {name: count for name, count in kept.servers.items() if name != server}
+        return msgspec.structs.replace(kept, after=kept.after - kept.servers[server], servers=left)
 
     def _clear(self) -> None:
         """Remove what killed runs left beside the files, and the folder of the state where it is empty."""
@@ -348,10 +424,20 @@ class Reserver:
                 f"cannot read {self.state_file}", cause=str(error), hint=f"sudo rm {self.state_file}"
             ) from error
 
-    def _keep(self, pool: Pool, before: int, target: int, persist: bool, earlier: Kept | None) -> None:
-        file = str(self.sysctl_file) if persist else earlier.sysctl_file if earlier else ""
-        after = max(target, pool.persistent)
-        kept = Kept(page_bytes=pool.size_bytes, before=before, after=after, sysctl_file=file)
+    def _keep(self, pool: Pool, target: int, persist: bool, earlier: Kept | None, server: str) -> None:
+        now = pool.persistent
+        kept = earlier or Kept(page_bytes=pool.size_bytes, before=now, after=now, sysctl_file="")
+        added = max(target - now, 0)
+        kept = msgspec.structs.replace(
+            kept,
+            after=max(target, now),
+            sysctl_file=str(self.sysctl_file) if persist else kept.sysctl_file,
+            host=_this_host(),
+            servers={**kept.servers, server: kept.servers.get(server, 0) + added} if added else kept.servers,
+        )
+        self._put_state(kept)
+
+    def _put_state(self, kept: Kept) -> None:
         self._put(self.state_file, msgspec.json.encode(kept).decode() + "\n")
 
     def _forget(self, earlier: Kept | None) -> None:
@@ -361,7 +447,7 @@ class Reserver:
                 remove_private(self.state_file)
                 self.state_file.parent.rmdir()
             else:
-                self._put(self.state_file, msgspec.json.encode(earlier).decode() + "\n")
+                self._put_state(earlier)
 
     def _count(self, pool: Pool) -> int:
         now = next((p for p in read_pools(self._sys) if p.size_bytes == pool.size_bytes), None)
@@ -380,6 +466,14 @@ class Reserver:
             write_whole(path, text.encode(), private=True)
         except OSError as error:
             raise _unwritable(path, error) from error
+
+
+def _this_host() -> str:
+    """Return what tells this host from others: its name, and the number that its system was given."""
+    number = ""
+    with suppress(OSError, ValueError):
+        number = Path("/etc/machine-id").read_text(encoding="ascii").strip()[:64]
+    return " ".join(filter(None, (platform.node(), number)))
 
 
 def _heed(stop: threading.Event) -> None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from pgsweep.advice.apply import apply, kept_before, undo
+from pgsweep.advice.apply import apply, kept_before, mark, undo
 from pgsweep.errors import ClusterError, ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.files import rewrite
 from pgsweep.host.datafiles import find_data_files
@@ -27,7 +27,8 @@ from pgsweep.lab.shell import run_command
 from pgsweep.pg.alter_system import check_allowed, read_states
 from pgsweep.pg.bindir import ServerBinaries, find_server
 from pgsweep.pg.catalog import read_cluster, read_databases, read_postmaster, read_server
-from pgsweep.pg.connect import Connection, connect, describe, explained, place_of
+from pgsweep.pg.connect import Connection, connect
+from pgsweep.pg.conninfo import describe, place_of
 from pgsweep.pg.disposable import (
     DATABASE,
     check_database,
@@ -39,6 +40,7 @@ from pgsweep.pg.disposable import (
     overridden,
 )
 from pgsweep.pg.postmaster import local_postmaster
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.retry import patiently
 from pgsweep.pg.rundir import postmaster_lines
 from pgsweep.plain import shown
@@ -146,12 +148,12 @@ class DisposableServer:
                 ours = check_database(connection)
             if ours:
                 drop_database(self._server.conninfo)
-            changed, _ = undo(self._server.conninfo, owner=_OWNER, also_changed=True)
-            if changed or restart:
+            undone = undo(self._server.conninfo, owner=_OWNER, also_changed=True)
+            if undone.changes or restart:
                 # The next run must find this until the server runs with the old values.
-                apply(self._server.conninfo, {}, owner=_OWNER)
+                mark(self._server.conninfo, owner=_OWNER)
                 self._restart()
-                undo(self._server.conninfo, owner=_OWNER)
+                undo(self._server.conninfo, owner=_OWNER, also_changed=True)
         except PgsweepError as error:
             raise NothingRuns(
                 "the server's settings are not put back yet",
@@ -245,7 +247,7 @@ def opened_server(
         made.undo_killed(progress)
         check_server(server)
         # From here on the next run finds that this one changed the server.
-        apply(server.conninfo, {}, owner=_OWNER)
+        mark(server.conninfo, owner=_OWNER)
         try:
             if own:
                 make_database(server.conninfo, _EXTENSIONS)

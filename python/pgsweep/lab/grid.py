@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from pgsweep.decoded import toml_of
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.lab.disposable import check_names, opened_server
 from pgsweep.lab.protocol import Advance, CellPlan, Done, Place, Work
@@ -145,7 +146,7 @@ class Grid:
         """Return what two results must agree in."""
         found = {"scale": str(self.scale), "memory": str(self.memory_bytes or "not limited")}
         if self.setup is not None:
-            found["setup"] = _digest(self.setup.read_text(encoding="utf-8", errors="surrogateescape"))
+            found["setup"] = _digest(_text_of(self.setup).decode(errors="surrogateescape"))
         for task in self.tasks:
             how = f"{task.seconds} s" if task.seconds else f"{task.transactions} transactions a client"
             text = task.text if task.kind == "builtin" else _digest(task.text)
@@ -337,8 +338,8 @@ def read_grid(path: Path) -> tuple[Grid, GridFile]:
         PgsweepError: it cannot be read.
     """
     try:
-        file = msgspec.toml.decode(_text_of(path), type=GridFile)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        file = msgspec.convert(toml_of(_text_of(path)), GridFile)
+    except ValueError as error:
         raise UsageError(f"`{path}` is not a grid", cause=str(error), hint=_EXAMPLE) from error
     for wrong, cause in (
         (not file.workload, "it has no [[workload]]"),

@@ -20,8 +20,12 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.records.lab import LabRun
 from pgsweep.regular import NotRegular, open_regular
+from pgsweep.units import format_bytes, format_count
 
-_MOST_BYTES: Final = 256 << 20
+_MOST_BYTES: Final = 64 << 20
+_MOST_VALUES: Final = 5_000_000
+"""In a file; a run has some fifty. A value takes some fifty bytes, and a number in JSON two."""
+
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -111,7 +115,7 @@ def opened_samples(path: Path, header: Header) -> Iterator[Samples]:
             raise PgsweepError(
                 f"another run is writing `{path}`", hint="wait for it, or name another file: --samples FILE"
             ) from error
-        text = file.read(_MOST_BYTES)
+        text = _bounded(file, path)
         if b"\n" not in text:
             # New, or killed within its first line. A file that does not begin like ours is not overwritten.
             if text and not text.startswith(b'{"kind":"plan"'):
@@ -139,7 +143,7 @@ def read_samples(path: Path) -> tuple[Header, list[LabRun]]:
     """
     try:
         with open_regular(path) as file:
-            text = file.read(_MOST_BYTES)
+            text = _bounded(file, path)
     except NotRegular as error:
         raise UsageError(f"`{path}` is not a plain file") from error
     except OSError as error:
@@ -147,6 +151,22 @@ def read_samples(path: Path) -> tuple[Header, list[LabRun]]:
     if b"\n" not in text:
         raise _foreign(path)
     return _parsed(text[: text.rindex(b"\n") + 1], path)
+
+
+def _bounded(file: IO[bytes], path: Path) -> bytes:
+    """Return what a file of samples holds, if that is no more than there can be.
+
+    Raises:
+        UsageError: it is more.
+    """
+    text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES or text.count(b",") > _MOST_VALUES:
+        raise UsageError(
+            f"`{path}` is too long to be samples of pgsweep",
+            cause=f"it has more than {format_bytes(_MOST_BYTES)}, or {format_count(_MOST_VALUES)} values",
+            hint="name another: --samples FILE",
+        )
+    return text
 
 
 def _parsed(text: bytes, path: Path) -> tuple[Header, list[LabRun]]:

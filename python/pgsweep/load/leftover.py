@@ -16,7 +16,8 @@ import msgspec
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import read_private, state_folder
 from pgsweep.load.document import LocalJournal, remove_local
-from pgsweep.pg.connect import Connection, place_of
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.conninfo import place_of
 from pgsweep.pg.load_catalog import differences, read_facts
 from pgsweep.pg.load_journal import begun_by_others, is_claimed, read_unfinished
 from pgsweep.pg.userpath import resolve_relation

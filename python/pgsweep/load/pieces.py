@@ -17,7 +17,8 @@ from pgsweep.load.rebuild import Rebuild
 from pgsweep.load.rejects import write_rejects
 from pgsweep.load.source import ChangedFile, InputError
 from pgsweep.load.unlogged import not_empty
-from pgsweep.pg.connect import Connection, place_of
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.conninfo import place_of
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, Column, differences, read_catalog, read_facts
 from pgsweep.pg.load_copy import WrongCount

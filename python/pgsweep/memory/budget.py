@@ -31,8 +31,9 @@ from pgsweep.host.procfile import PROC
 from pgsweep.host.yama import who_may
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import CLIENT, LocalServer, look
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import connect
 from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
+from pgsweep.pg.refusals import explained
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryProcess, MemoryResult

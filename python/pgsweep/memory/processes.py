@@ -27,8 +27,9 @@ from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared
 from pgsweep.host.yama import who_may
 from pgsweep.pg.activity import Activity, read_activity
 from pgsweep.pg.catalog import Server, read_postmaster, read_server
-from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.grants import grant_to_session
+from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
 

@@ -122,6 +122,15 @@ def alter_system(connection: psycopg.Connection[Any], name: str, value: str | No
         raise PgsweepError(
             f"the server refuses {name} = {value}", cause=error.diag.message_primary
         ) from error
+    except psycopg.DatabaseError as error:
+        if "postgresql.auto.conf" not in (error.diag.message_primary or ""):
+            raise
+        # EACCES has the SQLSTATE of a missing privilege, but it is the server that lacks it.
+        raise PgsweepError(
+            "the server cannot write postgresql.auto.conf in its data directory",
+            cause=error.diag.message_primary,
+            hint="see owner, mode and free space there, as the server's user",
+        ) from error
 
 
 def reload(connection: psycopg.Connection[Any]) -> None:

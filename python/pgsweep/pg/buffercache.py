@@ -21,8 +21,9 @@ import psycopg
 from numpy.typing import NDArray
 
 from pgsweep.errors import MissingAbility
-from pgsweep.pg.answers import decoded
+from pgsweep.pg.answers import CheckedConnection, decoded
 from pgsweep.pg.catalog import require_buffercache
+from pgsweep.pg.connect import Connection, set_for_session, setting_statement
 from pgsweep.pg.queries import compose
 from pgsweep.pg.shapes import OID_MAX
 
@@ -112,15 +113,31 @@ def _array_text(numbers: Iterable[int]) -> str:
     return "{" + ",".join(str(int(number)) for number in numbers) + "}"
 
 
-def memory_query(version_num: int, shared_buffers_blocks: int) -> str:
-    """Return the statement that gives the session the memory that one snapshot needs."""
-    memory_kb = min(shared_buffers_blocks * ROW_MEMORY_BYTES, WORK_MEMORY_LIMIT_BYTES) >> 10
-    return compose("memory", version_num, memory_kb=memory_kb)
+_WORK_MEMORY: Final = "SELECT pg_catalog.pg_size_bytes(pg_catalog.current_setting('work_mem'))"
 
 
-def grant_memory(connection: psycopg.Connection[Any], shared_buffers_blocks: int) -> None:
+def _memory_setting(connection: Connection, shared_buffers_blocks: int) -> dict[str, str]:
+    """Return what lets one pass over pg_buffercache write no file; nothing where that is in force."""
+    needed_kb = min(shared_buffers_blocks * ROW_MEMORY_BYTES, WORK_MEMORY_LIMIT_BYTES) >> 10
+    row = connection.execute(_WORK_MEMORY).fetchone()
+    has_kb = 0 if row is None else int(row[0]) >> 10
+    return {"work_mem": f"{needed_kb}kB"} if has_kb < needed_kb else {}
+
+
+def memory_statements(connection: Connection, shared_buffers_blocks: int) -> list[tuple[bytes, list[int]]]:
+    """Return the statements of `grant_memory`, with their parameters."""
+    setting = _memory_setting(connection, shared_buffers_blocks)
+    sets = (setting_statement(**setting).as_bytes(connection), [connection.info.backend_pid])
+    return [(_WORK_MEMORY.encode(), []), *([sets] if setting else [])]
+
+
+def grant_memory(connection: Connection, shared_buffers_blocks: int) -> None:
     """Give the session the memory that one pass over pg_buffercache needs, so that no file is written."""
-    connection.execute(memory_query(connection.info.server_version, shared_buffers_blocks).encode())
+    if isinstance(connection, CheckedConnection):
+        connection.pool_blocks = shared_buffers_blocks
+    setting = _memory_setting(connection, shared_buffers_blocks)
+    if setting:
+        set_for_session(connection, **setting)
 
 
 class SnapshotReader:
@@ -138,7 +155,7 @@ class SnapshotReader:
 
     def __init__(
         self,
-        connection: psycopg.Connection[Any],
+        connection: Connection,
         schema: str,
         shared_buffers_blocks: int,
         *,
@@ -172,7 +189,7 @@ class SnapshotReader:
                 )
 
 
-def count_by_relation(connection: psycopg.Connection[Any], schema: str) -> NDArray[np.int64]:
+def count_by_relation(connection: Connection, schema: str) -> NDArray[np.int64]:
     """Return the used buffers counted by relation file, or fork of one.
 
     Args:
@@ -197,7 +214,7 @@ def count_by_relation(connection: psycopg.Connection[Any], schema: str) -> NDArr
     return rows
 
 
-def used_buffers(connection: psycopg.Connection[Any]) -> int | None:
+def used_buffers(connection: Connection) -> int | None:
     """Return how many buffers hold a page by pg_buffercache_summary: a quick count, from 16 on.
 
     None where it is not there or may not be used.

@@ -25,6 +25,8 @@ from pgsweep.plain import decode_name, printable_identifier
 
 MAIN_FORK, FSM_FORK, VM_FORK, INIT_FORK = range(4)
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     """The server and the database of a session.
@@ -193,7 +195,7 @@ def read_recovery(connection: psycopg.Connection[Any]) -> tuple[bool, int | None
 def read_counted_since(connection: psycopg.Connection[Any]) -> datetime.datetime | None:
     """Return when the statistics of the session's database began; None if that is not known."""
     row = connection.execute(load("counted_since", connection.info.server_version)).fetchone()
-    return None if row is None or row[0] is None else row[0].astimezone(datetime.UTC)
+    return None if row is None or row[0] is None else _time(row[0])
 
 
 def read_scanned_indexes(connection: psycopg.Connection[Any]) -> dict[int, ScannedIndex]:
@@ -209,7 +211,12 @@ def read_cluster(connection: psycopg.Connection[Any]) -> tuple[str, datetime.dat
     except psycopg.errors.InsufficientPrivilege:
         return None
     assert row is not None
-    return row[0], row[1]
+    return row[0], _time(row[1])
+
+
+def _time(epoch_microseconds: int) -> datetime.datetime:
+    # Times as text depend on DateStyle and TimeZone, which libpq's environment may set.
+    return _EPOCH + datetime.timedelta(microseconds=epoch_microseconds)
 
 
 def read_databases(connection: psycopg.Connection[Any]) -> dict[int, str]:

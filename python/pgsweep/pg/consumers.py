@@ -16,9 +16,9 @@ import psycopg
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.administrator import as_superuser
-from pgsweep.pg.connect import explained
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.queries import compose, load
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.trust import require_extension
 from pgsweep.plain import decode_name, decode_nullable
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Final
 
 import msgspec
-import psycopg
 
+from pgsweep.pg.connect import Connection, set_for_session
 from pgsweep.pg.queries import load
 
-FRESH_STATISTICS = "SET stats_fetch_consistency = 'none'"
+FRESH_STATISTICS: Final = {"stats_fetch_consistency": "none"}
 """From 15 on: every statement sees current values, not those of the transaction's first access."""
 
 
@@ -71,7 +71,7 @@ class CounterReader:
     """
 
     def __init__(
-        self, connection: psycopg.Connection[Any], databases: dict[int, str], relation_oids: Iterable[int]
+        self, connection: Connection, databases: dict[int, str], relation_oids: Iterable[int]
     ) -> None:
         self._connection = connection
         self._version_num = connection.info.server_version
@@ -79,7 +79,7 @@ class CounterReader:
         self.relation_oids = list(relation_oids)
         self.statements = 0
         if self._version_num >= 150000:
-            connection.execute(FRESH_STATISTICS)
+            set_for_session(connection, **FRESH_STATISTICS)
 
     def databases(self) -> list[Counter]:
         """Return the counters of all databases."""

@@ -14,8 +14,9 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.activity import read_activity
 from pgsweep.pg.administrator import as_superuser
-from pgsweep.pg.connect import Connection, connect, explained, set_for_session
+from pgsweep.pg.connect import Connection, connect, set_for_session
 from pgsweep.pg.queries import load
+from pgsweep.pg.refusals import explained
 
 DATABASE: Final = "pgsweep_lab"
 APPLICATION: Final = "pgsweep lab"

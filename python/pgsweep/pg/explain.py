@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
@@ -11,9 +12,8 @@ from psycopg import errors as sqlstates
 from psycopg import sql
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
-from pgsweep.pg.connect import Connection, set_for_session
+from pgsweep.pg.connect import Connection, read_user_path, set_for_session
 from pgsweep.pg.failures import first_line
-from pgsweep.pg.userpath import read_user_path
 
 _LOCK_TIMEOUT_MS: Final = 2000
 _NAMES_AND_RIGHTS: Final = "42"
@@ -46,6 +46,10 @@ class Explainer:
         self._mode = sql.SQL("READ WRITE" if allow_writes else "READ ONLY")
         timeout_ms = round(timeout_seconds * 1000)
         set_for_session(session, lock_timeout=str(_LOCK_TIMEOUT_MS), statement_timeout=str(timeout_ms))
+        # A client that is killed cancels nothing: the server is to look whether it is there. A server on
+        # a system where that cannot be seen refuses it (check_client_connection_check_interval, postgres.c).
+        with suppress(sqlstates.InvalidParameterValue):
+            set_for_session(session, client_connection_check_interval="1s")
         self._search_path = read_user_path(session)
 
     def run(self, statement: str, parameters: Sequence[str | None] = ()) -> dict[str, Any]:

@@ -39,6 +39,7 @@ __all__ = [
     "connection_lost",
     "ends_session",
     "first_line",
+    "no_answer",
 ]
 
 DriverError = psycopg.Error
@@ -63,9 +64,12 @@ def ends_session(error: DriverError, connection: psycopg.Connection) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message: the rest is libpq's position marks and hints."""
+    """Return the first line of an error's message: the rest is libpq's position marks and hints.
+
+    A server may send any length; of a line a thousand letters are given.
+    """
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return lines[0][:1000] if lines else type(error).__name__
 
 
 def connection_lost(reason: str | None = None) -> ConnectionFailed:
@@ -78,4 +82,13 @@ def connection_lost(reason: str | None = None) -> ConnectionFailed:
         "the connection was lost" + (f": {reason}" if reason else ""),
         cause="the server was stopped, restarted or crashed, or an administrator ended the session",
         hint="see the server's log; is it running again? pg_isready",
+    )
+
+
+def no_answer(reason: str) -> ConnectionFailed:
+    """Return the error of a session that was left because no answer, or no end of one, came."""
+    return ConnectionFailed(
+        reason,
+        cause="the server or the network hangs, or a proxy in between sends without end",
+        hint="does psql get an answer? Else see the server's log, or leave the proxy out: -h HOST -p PORT",
     )

@@ -17,7 +17,7 @@ from typing import Final
 from pgsweep._native import __version__
 from pgsweep.pg.buffercache import ROW_MEMORY_BYTES, WORK_MEMORY_LIMIT_BYTES
 from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS
-from pgsweep.pg.connect import INSPECTION, OLDEST_VERSION_NUM, PIN
+from pgsweep.pg.connect import OLDEST_VERSION_NUM, session_settings, startup_options
 from pgsweep.pg.queries import filled, load, versions
 from pgsweep.units import format_plain
 
@@ -58,6 +58,15 @@ UNION
 SELECT t.oid
 FROM (
 {temporary}) AS t (oid)"""
+
+_SCRIPT_SETTINGS: Final = {
+    "DateStyle": "ISO, MDY",
+    "bytea_output": "hex",
+    "plan_cache_mode": "force_generic_plan",
+    "work_mem": f"{WORK_MEMORY_LIMIT_BYTES >> 10}kB",
+}
+"""Settings of the script's session besides those of every session that only reads. A limit of memory is not
+memory: a snapshot takes what it needs, and the server writes no temporary file."""
 
 _NOTHING: Final = "SELECT 'none' AS tag WHERE false"
 
@@ -103,8 +112,7 @@ def gather_script(
     parts |= {
         "pgsweep_version": __version__,
         "magic": MAGIC,
-        "pin": PIN,
-        "inspection": INSPECTION,
+        "options": _options(),
         "seconds": _number(seconds),
         "length": f"{format_plain(seconds)} s",
         "seed": str(seed),
@@ -160,3 +168,10 @@ def _by_version(query: str, statement: Callable[[str, int], str]) -> str:
 def _number(value: float) -> str:
     """Return a number as SQL has it; a float keeps its point, so that it is not divided as an integer."""
     return str(value) if isinstance(value, int) else f"{value:.6f}"
+
+
+def _options() -> str:
+    """Return the options of the startup packet, in a connection string in a quoted word of psql."""
+    options = startup_options(session_settings(inspection=True) | _SCRIPT_SETTINGS)
+    # A backslash is doubled for libpq, and each of both for psql.
+    return options.replace("\\", r"\\\\")

@@ -6,7 +6,9 @@ sent. They are statements of pgsweep's own on tables of its own, and hold no wor
 
 Sessions are opened when they are needed, and again after the server was away. One is for writing, one for
 all readings, one after the other. Of several processes that write the same history, the one that holds an
-advisory lock rolls it up.
+advisory lock rolls it up. No two write the history of one server: its name is claimed by another such lock.
+The locks end with the session. That is at once where its process was killed, and within half a minute where
+its host has gone.
 
 Rows that are deleted leave room in a table that later rows take, so the size on disk does not fall. It is
 bounded because rows are deleted as soon as it has reached its limit: from then on what counts is the size of
@@ -15,6 +17,7 @@ the rows that are there.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import time
@@ -28,10 +31,13 @@ from psycopg import sql
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.answers import CheckedConnection
-from pgsweep.pg.connect import Connection, connect, describe, explained, set_for_session, with_name
+from pgsweep.pg.connect import Connection, connect, set_for_session
+from pgsweep.pg.conninfo import describe, with_name
 from pgsweep.pg.failures import ends_session, first_line
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_name, sql_identifier
+from pgsweep.pg.refusals import explained
+from pgsweep.pg.retry import awaited
+from pgsweep.plain import decode_name, shown, sql_identifier
 
 SCHEMA: Final = "pgsweep_history"
 _LARGE: Final = ("samples", "consumers", "curves")
@@ -52,6 +58,12 @@ _COUNT_SECONDS: Final = 600.0
 
 _ROW_OVERHEAD_BYTES: Final = 80
 """Of a row beside its columns: item, alignment, room in the page, and its entry in the index."""
+
+_KEEPALIVE: Final = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
+"""After how many seconds the server asks whether a silent client is there, how often, and until when."""
+
+_CLAIM_SECONDS: Final = 3.0
+"""How long a claim is tried: the server needs a moment to end the session of a process that was killed."""
 
 _TABLE: Final = re.compile(r"\bmain\.")
 
@@ -111,13 +123,17 @@ class PostgresStore:
         conninfo: as libpq understands it.
         tables: the statements that make the tables.
         number: of the format; a database with a larger one is of a newer pgsweep.
+        servers: the names of those whose history this process writes, and nobody else meanwhile.
     """
 
-    def __init__(self, conninfo: str, tables: Sequence[str], number: int) -> None:
+    def __init__(
+        self, conninfo: str, tables: Sequence[str], number: int, servers: Sequence[str] = ()
+    ) -> None:
         self.name = describe(conninfo)
         self._conninfo = with_name(conninfo, "pgsweep serve history")
         self._tables = tables
         self._number = number
+        self._servers = servers
         self._writer: Connection | None = None
         self._keeper = False
         self._counted: tuple[float, int] | None = None
@@ -132,7 +148,7 @@ class PostgresStore:
             ConnectionFailed: the server cannot be reached.
             MissingAbility: the role may not make tables there, somebody else made a schema of that name, or
                 the database has another encoding than UTF8.
-            PgsweepError: the history is of a newer pgsweep.
+            PgsweepError: the history is of a newer pgsweep, or another process writes that of a server.
         """
         self._session()
 
@@ -144,11 +160,45 @@ class PostgresStore:
         try:
             with explained():
                 self._make_tables(connection)
+                if self._servers:
+                    set_for_session(connection, **_KEEPALIVE)
+                for name in self._servers:
+                    self._claim(connection, name)
         except BaseException:
             connection.close()
             raise
         self._writer = connection
         return connection
+
+    def _claim(self, connection: Connection, name: str) -> None:
+        """Claim the history of a server for a session.
+
+        Raises:
+            PgsweepError: another session has it.
+        """
+        named = f"{SCHEMA} {name}".encode(errors="surrogateescape")
+        key = int.from_bytes(hashlib.sha256(named).digest()[:8], signed=True)
+        values = {"key": key, "high": key >> 32 & 0xFFFFFFFF, "low": key & 0xFFFFFFFF}
+        query = load("history_claim", connection.info.server_version).encode()
+        holder: tuple[int | None, str | None] = (None, None)
+
+        def attempt() -> bool | None:
+            nonlocal holder
+            row = connection.execute(query, values).fetchone()
+            assert row is not None
+            holder = (row[1], row[2])
+            return row[0] or None
+
+        if awaited(attempt, seconds=_CLAIM_SECONDS, pause_seconds=0.1):
+            return
+        pid, client = holder
+        ends = "" if pid is None else f"; if nothing runs there: psql -c 'SELECT pg_terminate_backend({pid})'"
+        raise PgsweepError(
+            f"another `pgsweep serve` writes the history of `{shown(name)}` in {self.name}",
+            cause=f"its session in that database is the server's process {pid or 'that is not known'}"
+            + (f", from {shown(client)}" if client else ""),
+            hint="stop that one, or give the server another name: `name` in serve.toml" + ends,
+        )
 
     def _connected(self, seconds: int, *, read_only: bool) -> Connection:
         connection = connect(self._conninfo, inspection=read_only)

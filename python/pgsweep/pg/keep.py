@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import psycopg
-
+from pgsweep.pg.connect import Connection, set_for_session, setting_statement
 from pgsweep.pg.queries import compose, load
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.plain import decode_name
@@ -20,7 +19,7 @@ from pgsweep.plain import decode_name
 CLAIM_CLASS: Final = 1885827947
 """First key of the advisory locks that say `this relation is being kept`; the second is its oid."""
 
-LOCK_TIMEOUT: Final = "SET lock_timeout = '100ms'"
+_LOCK_TIMEOUT: Final = {"lock_timeout": "100ms"}
 """A rewrite of a relation holds its lock for long; there is nothing to keep until it ends."""
 
 CALL_BLOCKS: Final = 2048
@@ -59,14 +58,17 @@ class Touched:
     seconds: float
 
 
-def prepare_session(connection: psycopg.Connection[Any]) -> None:
+def prepare_session(connection: Connection) -> None:
     """Let a session that keeps relations wait for no lock."""
-    connection.execute(LOCK_TIMEOUT)
+    set_for_session(connection, **_LOCK_TIMEOUT)
 
 
-def read_family(
-    connection: psycopg.Connection[Any], name: str, *, indexes: bool, toast: bool
-) -> list[NamedRelation]:
+def lock_timeout_statement(connection: Connection) -> Statement:
+    """Return the statement of `prepare_session`."""
+    return setting_statement(**_LOCK_TIMEOUT).as_bytes(connection), [connection.info.backend_pid]
+
+
+def read_family(connection: Connection, name: str, *, indexes: bool, toast: bool) -> list[NamedRelation]:
     """Return the relations with blocks in the pool that a name means; of a partitioned one all partitions.
 
     Args:
@@ -95,14 +97,14 @@ def read_family(
     ]
 
 
-def may_select(connection: psycopg.Connection[Any], oid: int) -> bool | None:
+def may_select(connection: Connection, oid: int) -> bool | None:
     """Return whether the role may read a table; None where it was dropped."""
     query = "SELECT pg_catalog.has_table_privilege(%s::oid, 'SELECT')"
     row = connection.execute(query, [oid]).fetchone()
     return None if row is None else row[0]
 
 
-def read_places(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, Place]:
+def read_places(connection: Connection, oids: Sequence[int]) -> dict[int, Place]:
     """Return where relations lie now; those that were dropped are not among them."""
     rows = connection.execute(*places_statement(connection, oids), prepare=True).fetchall()
     return {
@@ -112,12 +114,12 @@ def read_places(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dic
     }
 
 
-def places_statement(connection: psycopg.Connection[Any], oids: Sequence[int]) -> Statement:
+def places_statement(connection: Connection, oids: Sequence[int]) -> Statement:
     """Return the statement that asks where relations lie, and its arguments."""
     return load("keep_places", connection.info.server_version).encode(), [list(oids)]
 
 
-def claim(connection: psycopg.Connection[Any], oid: int) -> tuple[bool, int | None]:
+def claim(connection: Connection, oid: int) -> tuple[bool, int | None]:
     """Claim a relation for this session, without waiting.
 
     Returns:
@@ -128,7 +130,7 @@ def claim(connection: psycopg.Connection[Any], oid: int) -> tuple[bool, int | No
     return bool(row[0]), row[1]
 
 
-def claim_statement(connection: psycopg.Connection[Any], oid: int) -> Statement:
+def claim_statement(connection: Connection, oid: int) -> Statement:
     """Return the statement that claims a relation, and its arguments."""
     [as_signed] = struct.unpack("<i", struct.pack("<I", oid))
     arguments = {"kind": CLAIM_CLASS, "object": as_signed, "class_oid": CLAIM_CLASS, "oid": oid}
@@ -154,7 +156,7 @@ def touch_statements(
     return found
 
 
-def touch(connection: psycopg.Connection[Any], statement: Statement) -> Touched | None:
+def touch(connection: Connection, statement: Statement) -> Touched | None:
     """Send one of these statements; return None if the relation was dropped.
 
     Raises:

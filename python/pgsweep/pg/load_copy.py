@@ -15,12 +15,11 @@ import psycopg
 from psycopg import sql
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.connect import Connection, connect, set_for_session
+from pgsweep.pg.connect import Connection, connect, read_user_path, set_for_session
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
 from pgsweep.pg.load_journal import LoadId, Reject, add_piece, join_work
 from pgsweep.pg.load_work import check_same
-from pgsweep.pg.userpath import read_user_path
 from pgsweep.units import format_many
 
 _BAD_ROW_CLASSES = ("22", "23", "P0", "44")

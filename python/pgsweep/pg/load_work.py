@@ -12,7 +12,7 @@ from psycopg import errors as sqlstates
 from psycopg import sql
 
 from pgsweep.errors import MissingAbility, PgsweepError
-from pgsweep.pg.connect import Connection, translate
+from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
 from pgsweep.pg.load_journal import (
@@ -30,6 +30,7 @@ from pgsweep.pg.load_journal import (
     set_present,
 )
 from pgsweep.pg.queries import load
+from pgsweep.pg.refusals import translate
 from pgsweep.pg.retry import repeated
 from pgsweep.units import format_count
 

@@ -13,6 +13,7 @@ import psycopg
 from numpy.typing import NDArray
 
 from pgsweep.pg.answers import unexpected
+from pgsweep.pg.connect import Connection, set_for_session
 from pgsweep.pg.queries import compose, load
 from pgsweep.pg.trust import require_extension
 from pgsweep.pg.userpath import resolve_relation
@@ -23,16 +24,6 @@ Blocks = NDArray[np.int64]
 _INDEX_BY_TABLE_SINCE: Final = {14: 140020, 15: 150015, 16: 160011, 17: 170007, 18: 180001}
 """Since these releases pg_prewarm asks for SELECT on an index's table rather than on the index itself (commit
 208927e6569, November 2025)."""
-
-_OWN_READS: Final = """
-SELECT pg_catalog.set_config('maintenance_io_concurrency', '0', false)
-WHERE pg_catalog.current_setting('io_method') = 'worker'
-"""
-# Since 18 a read goes to one of a few I/O workers (io_workers, 3 by default, for the whole server; since 19
-# io_min_workers to io_max_workers) and back, unless no look-ahead is allowed (read_stream.c,
-# read_stream_begin_impl: READ_BUFFERS_SYNCHRONOUSLY). Several warming sessions that read by themselves are
-# faster, one and a half times for whole tables and twice for single blocks in the page cache, and leave the
-# workers to the queries.
 
 
 class Stretch(Protocol):
@@ -68,7 +59,7 @@ class Prewarm:
         MissingAbility: pg_prewarm is not there, or not for this role.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], mode: str, schema: str | None = None) -> None:
+    def __init__(self, connection: Connection, mode: str, schema: str | None = None) -> None:
         self._connection = connection
         self._mode = mode
         version_num = connection.info.server_version
@@ -129,25 +120,33 @@ def _array(values: Iterable[int | str]) -> str:
     return "{" + ",".join(map(str, values)) + "}"
 
 
-def written_out(connection: psycopg.Connection[Any], statement: tuple[bytes, Any]) -> str:
+def written_out(connection: Connection, statement: tuple[bytes, Any]) -> str:
     """Return a statement with its arguments filled in, as it could be pasted into psql."""
     with psycopg.ClientCursor(connection) as cursor:
         return cursor.mogrify(*statement).strip()
 
 
-def read_without_workers(connection: psycopg.Connection[Any]) -> None:
+def read_without_workers(connection: Connection) -> None:
     """Let a session read by itself, where others would be asked to (io_method `worker`, since 18)."""
-    if connection.info.server_version >= 180000:
-        connection.execute(_OWN_READS)
+    # Since 18 a read goes to one of a few I/O workers (io_workers, 3 by default, for the whole server; since
+    # 19 io_min_workers to io_max_workers) and back, unless no look-ahead is allowed (read_stream.c,
+    # read_stream_begin_impl: READ_BUFFERS_SYNCHRONOUSLY). Several warming sessions that read by themselves
+    # are faster, one and a half times for whole tables and twice for single blocks in the page cache, and
+    # leave the workers to the queries.
+    if connection.info.server_version < 180000:
+        return
+    row = connection.execute("SELECT pg_catalog.current_setting('io_method')").fetchone()
+    if row is not None and row[0] == "worker":
+        set_for_session(connection, maintenance_io_concurrency="0")
 
 
-def mark_as_warming(connection: psycopg.Connection[Any]) -> int:
+def mark_as_warming(connection: Connection) -> int:
     """Mark a session as a warming one; return how many other sessions of the server carry the mark."""
     row = connection.execute(load("warmers", connection.info.server_version)).fetchone()
     return 0 if row is None else int(row[0])
 
 
-def read_warmable(connection: psycopg.Connection[Any]) -> set[int]:
+def read_warmable(connection: Connection) -> set[int]:
     """Return the oids of the relations that pg_prewarm reads for this role."""
     version_num = connection.info.server_version
     by_table = version_num >= _INDEX_BY_TABLE_SINCE.get(version_num // 10000, 0)
@@ -155,7 +154,7 @@ def read_warmable(connection: psycopg.Connection[Any]) -> set[int]:
     return {oid for (oid,) in rows}
 
 
-def read_named(connection: psycopg.Connection[Any], name: str) -> tuple[str, str, list[int]]:
+def read_named(connection: Connection, name: str) -> tuple[str, str, list[int]]:
     """Return kind and persistence of a relation as pg_class has them, and its oid or those of its partitions.
 
     Raises:
@@ -168,7 +167,7 @@ def read_named(connection: psycopg.Connection[Any], name: str) -> tuple[str, str
     return kind, persistence, leaves if kind in "pI" else [oid]
 
 
-def require_prewarm(connection: psycopg.Connection[Any]) -> str:
+def require_prewarm(connection: Connection) -> str:
     """Return the quoted schema of pg_prewarm, after checking that this session may use it.
 
     Raises:

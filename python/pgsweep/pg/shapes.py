@@ -6,7 +6,6 @@ the program relies on it.
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +60,8 @@ _KINDS: Final = {
     "bool": _kind((bool,)),
     "text": _kind((str,), 0, _TEXT_MAX),
     "bytes": _kind((bytes,), 0, _TEXT_MAX),
-    "time": _kind((datetime.datetime,)),
+    # Microseconds since 1970, until 2255.
+    "time": _kind((int,), 0, 2**53),
     "int": _kind((int,), -_INT8_MAX - 1, _INT8_MAX),
     "count": _kind((int,), 0, _INT8_MAX),
     "number": _kind((int, float, Decimal), -_NUMBER_MAX, _NUMBER_MAX),
@@ -106,6 +106,7 @@ _SHAPES: Final = {
     "evict": "one: count count",
     "extension": "one: text? text? text? bool",
     "extension_trust": "few: bytes? bool bytes bytes bool",
+    "history_claim": "one: bool pid? text?",
     "history_owner": "one: bool bool bytes",
     "history_size": "one: count",
     "keep_claim": "one: bool pid?",
@@ -142,7 +143,6 @@ _SHAPES: Final = {
     "load_triggers": "bytes bytes text bool bytes bytes",
     "load_unfinished": "text oid text text",
     "load_wal": "one: int",
-    "memory": "few: text",
     "own_work_mem": "text count",
     "partition_roots": "oid bytes bytes",
     "pool_relations": "binary: 11",
@@ -158,6 +158,9 @@ _SHAPES: Final = {
     "scanned_indexes": "oid count bool",
     "schema_trust": "text bool bool",
     "server": "one: version text blocksize pool oid bytes oid bool",
+    "server_born": "one: count",
+    "server_host": "one: text?",
+    "server_place": "one: bytes? text? bool bool",
     "session": "one: bytes bytes bytes? bool? bool bool count count names? text int? bool",
     "setting_units": "text text? bool",
     "settings": "text text?",
@@ -176,7 +179,6 @@ _SHAPES: Final = {
     "tablespaces": "oid",
     "temporary": "oid",
     "unlogged": "oid",
-    "user_path": "one: text?",
     "warmable": "oid",
     "warmers": "one: count",
 }

@@ -12,7 +12,8 @@ from typing import Any
 import psycopg
 
 from pgsweep.errors import UsageError
-from pgsweep.pg.connect import Connection, explained, set_for_session
+from pgsweep.pg.connect import Connection, set_for_session
+from pgsweep.pg.refusals import explained
 
 
 def run_user_query(

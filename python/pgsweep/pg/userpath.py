@@ -1,6 +1,6 @@
 """Names that the user typed: the one thing that the user's own search_path is for.
 
-Every session of pgsweep has a search_path of pg_catalog alone (`connect.PIN`). A name such as `orders`
+Every session of pgsweep has a search_path of pg_catalog alone (`connect._ALWAYS`). A name such as `orders`
 means what it means in the user's psql, so it is resolved under the path that role, database or connection
 set, within a transaction of its own and by one function of pg_catalog that is named in full: nothing else is
 looked up while that path is in force, so whoever may create objects in its schemas gains nothing.
@@ -16,8 +16,8 @@ import psycopg
 from psycopg import errors as sqlstates
 
 from pgsweep.errors import UsageError
+from pgsweep.pg.connect import read_user_path
 from pgsweep.pg.failures import first_line
-from pgsweep.pg.queries import load
 from pgsweep.plain import decode_nullable
 
 _SET_PATH = "SELECT pg_catalog.set_config('search_path', %s, true)"
@@ -34,12 +34,6 @@ _NOT_A_RELATION = (
     sqlstates.FeatureNotSupported,
 )
 """What the server says where a text is the name of no relation."""
-
-
-def read_user_path(connection: psycopg.Connection[Any]) -> str:
-    """Return the search_path that the session would have if pgsweep had not set its own."""
-    row = connection.execute(load("user_path", connection.info.server_version)).fetchone()
-    return "" if row is None or row[0] is None else str(row[0])
 
 
 @contextmanager

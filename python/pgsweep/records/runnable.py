@@ -14,6 +14,13 @@ _OWN = ("import", "predict", "prove", "demo", "lab", "convert", "report", "mcp",
 _FROM_EVIDENCE = "advise, verify"
 """Commands that record a server, or take evidence that was recorded elsewhere."""
 
+_REFUSED = (
+    ("connection", "the server is not reached"),
+    ("version", "the server is too old"),
+    ("session", "the session is refused"),
+)
+"""Abilities without which there is no session, and what is then said of every command that needs one."""
+
 
 def runnable(abilities: Sequence[Ability], *, in_recovery: bool = False) -> list[Runnable]:
     """Return one line a command: whether it works, in part or not, and what is missing or used.
@@ -24,8 +31,9 @@ def runnable(abilities: Sequence[Ability], *, in_recovery: bool = False) -> list
     """
     same_host = next((ability.available for ability in abilities if ability.name == "same_host"), None)
     able = {ability.name: ability.available is True for ability in abilities}
-    too_old = any(ability.name == "version" and ability.available is False for ability in abilities)
-    reached = able.get("connection", False) and not too_old
+    missing = {ability.name for ability in abilities if ability.available is False}
+    why_not = next((why for name, why in _REFUSED if name in missing), None)
+    reached = why_not is None
     found = [
         _record(able),
         _advise(able, reached=reached),
@@ -39,15 +47,11 @@ def runnable(abilities: Sequence[Ability], *, in_recovery: bool = False) -> list
         _hugepages(able),
         Runnable(command=", ".join(_OWN), state=WORKS, why="no server is needed"),
     ]
-    if reached:
+    if why_not is None:
         return found
     alone = ("memory kernel", _FROM_EVIDENCE, found[-1].command)
     return [
-        line
-        if line.command in alone
-        else Runnable(
-            command=line.command, state=NOT, why=f"the server is {'too old' if too_old else 'not reached'}"
-        )
+        line if line.command in alone else Runnable(command=line.command, state=NOT, why=why_not)
         for line in found
     ]
 

@@ -29,8 +29,9 @@ from pgsweep.pg.catalog import (
     read_tablespaces,
     require_buffercache,
 )
-from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.postmaster import local_postmaster
+from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.units import format_count
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.catalog import Relation, read_partition_roots, read_relations
-from pgsweep.pg.connect import Connection, enter, explained
+from pgsweep.pg.connect import Connection, enter
+from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.residency.access import Access
 

@@ -8,6 +8,8 @@
     evidence-size = "256MB"       # of the evidence of each server
     top-relations = 20            # that /metrics names, for each server
     show-queries = false          # the normalised texts of statements, on the page of consumers
+    max-connections = 256         # of browsers, proxies and Prometheus
+    max-connections-per-address = 128
 
     [[server]]
     name = "shop"                 # as pages and metrics call it
@@ -23,21 +25,23 @@ What the command line says goes before the file.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
+from pgsweep.decoded import toml_of
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.pg.connect import build_conninfo, describe, is_conninfo
+from pgsweep.pg.conninfo import build_conninfo, describe, is_conninfo
 from pgsweep.plain import shell_word
 from pgsweep.regular import open_regular, read_bounded
 from pgsweep.units import parse_bytes
 
 _MOST_BYTES: Final = 1 << 20
 SHORTEST_SECONDS: Final = 1.0
+LEAST_CONNECTIONS: Final = 16
+MOST_CONNECTIONS: Final = 65_536
 _HOME: Final = ".local/state/pgsweep/serve"
 _METRIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _LABEL: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -99,6 +103,8 @@ class _ServeTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fi
     evidence_size: str = "256MB"
     top_relations: int = 20
     show_queries: bool = False
+    max_connections: int = 256
+    max_connections_per_address: int = 128
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,6 +136,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     evidence_bytes: int = 1 << 28
     top_relations: int = 20
     show_queries: bool = False
+    max_connections: int = 256
+    max_connections_per_address: int = 128
     metrics: list[MetricConfig] = []
 
 
@@ -186,9 +194,12 @@ def load_config(
         evidence_bytes=max(1 << 20, parse_bytes(given.evidence_size)),
         top_relations=max(0, given.top_relations),
         show_queries=given.show_queries,
+        max_connections=given.max_connections,
+        max_connections_per_address=min(given.max_connections, given.max_connections_per_address),
         metrics=found.metric,
     )
     _check_metrics(config)
+    _check_connections(config)
     if config.token is None and not is_loopback(host):
         raise UsageError(
             f"`{host}` can be reached from other machines, and no token is required",
@@ -241,12 +252,14 @@ def read_token(path: Path) -> str:
 def _read(path: Path) -> _File:
     try:
         with open_regular(path) as file:
-            text = read_bounded(file, _MOST_BYTES, path).decode()
-        return msgspec.convert(tomllib.loads(text), _File)
+            text = read_bounded(file, _MOST_BYTES, path)
+        found = toml_of(text)
+    except ValueError as error:
+        raise UsageError(f"`{path}` is not TOML", cause=str(error)) from error
     except OSError as error:
         raise UsageError(f"`{path}` cannot be read", cause=str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"`{path}` is not TOML", cause=str(error)) from error
+    try:
+        return msgspec.convert(found, _File)
     except msgspec.ValidationError as error:
         raise UsageError(
             f"`{path}` does not say what it should", cause=str(error), hint="see docs/guides/serve.md"
@@ -296,6 +309,15 @@ def _check_metrics(config: ServeConfig) -> None:
         if problem is not None:
             raise UsageError(f"the metric `{metric.name}` cannot be", cause=problem)
         seen.add(metric.name)
+
+
+def _check_connections(config: ServeConfig) -> None:
+    least, most = LEAST_CONNECTIONS, MOST_CONNECTIONS
+    if not (least <= config.max_connections_per_address <= config.max_connections <= most):
+        raise UsageError(
+            f"max-connections and max-connections-per-address are {least} to {most}",
+            cause="a page takes up to seven connections: six of the browser, and its stream of events",
+        )
 
 
 def make_folder(folder: Path) -> None:

@@ -16,8 +16,9 @@ from pgsweep.cache.top.live import SQL_SHARE, read_counters
 from pgsweep.cache.top.sample import Reading
 from pgsweep.pg.backends import read_backends
 from pgsweep.pg.catalog import read_databases
-from pgsweep.pg.connect import cancel, explained, require_session
+from pgsweep.pg.connect import cancel, require_session
 from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.top import TopBackends
 from pgsweep.residency.access import Access, may_read_pool

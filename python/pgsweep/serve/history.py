@@ -19,6 +19,7 @@ import itertools
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -98,15 +99,17 @@ def sqlite_store(path: Path) -> SqliteStore:
     return SqliteStore(path, make_tables(SqliteColumns(), COLUMNS, history_consumers.ALL))
 
 
-def store_of(folder: Path, conninfo: str | None) -> Store:
-    """Return the history in a folder, or in the database that is named."""
-    return sqlite_store(folder / "history.sqlite") if conninfo is None else postgres_store(conninfo)
+def store_of(folder: Path, conninfo: str | None, servers: Sequence[str] = ()) -> Store:
+    """Return the history in a folder, or in the database that is named, to write that of these servers."""
+    if conninfo is None:
+        return sqlite_store(folder / "history.sqlite")
+    return postgres_store(conninfo, servers)
 
 
-def postgres_store(conninfo: str) -> PostgresStore:
-    """Return the history in a database of PostgreSQL."""
+def postgres_store(conninfo: str, servers: Sequence[str] = ()) -> PostgresStore:
+    """Return the history in a database of PostgreSQL, to write that of these servers."""
     tables = make_tables(PostgresColumns(), COLUMNS, history_consumers.ALL)
-    return PostgresStore(conninfo, tables, SCHEMA_NUMBER)
+    return PostgresStore(conninfo, tables, SCHEMA_NUMBER, servers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ from pgsweep.serve.history import COLUMNS, LEVELS
 from pgsweep.serve.storage import Store
 
 _MOST_POINTS: Final = 2000
+_MOST_CURVES: Final = 500
+"""A curve has some kilobytes: those of a year would take a hundred megabytes."""
+
 _BATCH: Final = 50_000
 _COLUMNS: Final = ", ".join(COLUMNS)
 
@@ -57,16 +60,23 @@ def read_series(store: Store, server: str, begin: float, end: float) -> ServeSer
 
 
 def read_curves(store: Store, server: str, begin: float, end: float) -> list[ServeCurve]:
-    """Return the curves of a server that were kept, one an hour, oldest first.
+    """Return the curves of a server that were kept, one an hour, oldest first; of many, every n-th.
 
     Raises:
         PgsweepError: the history cannot be read.
     """
+    of_range = (
+        'FROM main.curves JOIN main.servers ON id = server WHERE name = ? AND "window" = 3600 '
+        "AND at >= ? AND at <= ?"
+    )
+    values = [server, math.ceil(begin), math.floor(end)]
     with store.reading() as session:
+        [(count,)] = session.execute(f"SELECT count(*) {of_range}", values)
+        step = max(1, math.ceil(count / _MOST_CURVES))
         rows = session.execute(
-            "SELECT curve FROM main.curves JOIN main.servers ON id = server "
-            'WHERE name = ? AND "window" = 3600 AND at >= ? AND at <= ? ORDER BY at',
-            [server, math.ceil(begin), math.floor(end)],
+            "SELECT curve FROM (SELECT curve, at, row_number() OVER (ORDER BY at DESC) - 1 AS number "  # noqa: S608
+            f"{of_range}) AS kept WHERE number = number / ? * ? ORDER BY at",
+            [*values, step, step],
         )
     return [msgspec.json.decode(row[0], type=ServeCurve) for row in rows]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pgsweep.errors import ConnectionFailed, PgsweepError
-from pgsweep.pg.connect import Connection, connect
+from pgsweep.pg.connect import Connection, cancel, connect
 from pgsweep.pg.failures import DriverError, first_line
 from pgsweep.pg.user_query import run_user_query
 from pgsweep.plain import shown
@@ -53,8 +53,10 @@ class UserMetrics:
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """End after the query that runs now."""
+        """End; the query that runs now is cancelled."""
         self._ended.set()
+        if (session := self._session) is not None and not session.closed:
+            cancel(session)
 
     def join(self, seconds: float) -> None:
         """Wait for the end, at most this long."""

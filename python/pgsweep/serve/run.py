@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import signal
 import socket
 import threading
@@ -18,7 +19,7 @@ from pgsweep._native import __version__
 from pgsweep.cache import inspect
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.host.allocator import limit_arenas
-from pgsweep.pg.connect import build_conninfo, place_of
+from pgsweep.pg.conninfo import build_conninfo, place_of
 from pgsweep.plain import sql_identifier
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import (
@@ -40,10 +41,12 @@ from pgsweep.serve.config import ServeConfig, is_loopback, make_folder
 from pgsweep.serve.forecast import Forecasts
 from pgsweep.serve.history import History, KeptCurve, KeptVerification, store_of
 from pgsweep.serve.history_reads import read_consumers, read_curves, read_series, read_verification
+from pgsweep.serve.holding import hold_folder
 from pgsweep.serve.metrics import CONTENT_TYPE, exposed
 from pgsweep.serve.queries import UserMetrics
 from pgsweep.serve.recording import Recorder
 from pgsweep.serve.web.app import WebConfig, make_app
+from pgsweep.serve.web.connections import UVICORN, Room, bound_buffers
 from pgsweep.serve.web.events import Hub
 
 _KEPT_WINDOW: Final = 3600
@@ -51,7 +54,10 @@ _MAP_SECONDS: Final = 10.0
 """A block map is read at most this often: each opens a session and reads the pool."""
 
 _MAP_CELLS: Final = 2048
-_MOST_CONNECTIONS: Final = 256
+_OTHER_FILES: Final = 192
+"""Files that this process opens besides the connections of clients; some 60 with ten servers."""
+
+_BACKLOG: Final = 1024
 _ARENAS: Final = 2
 """Arenas of the C library's allocator: one per thread would keep the memory of its largest sample."""
 
@@ -65,20 +71,23 @@ class Service:
         config: what is served.
 
     Raises:
-        PgsweepError: the history cannot be opened.
+        PgsweepError: the history cannot be opened, or another process writes it.
     """
 
     def __init__(self, config: ServeConfig) -> None:
-        if config.history_conninfo is None:
-            make_folder(config.history)
-        make_folder(config.evidence)
+        folders = {server.key: config.evidence / server.key for server in config.servers}
+        in_folder = config.history_conninfo is None
+        self._held = []
+        for folder in ([config.history] if in_folder else []) + list(folders.values()):
+            make_folder(folder)
+            self._held.append(hold_folder(folder))
         self._config = config
-        self._store = store_of(config.history, config.history_conninfo)
+        names = [server.name for server in config.servers]
+        self._store = store_of(config.history, config.history_conninfo, names)
         self.history = History(self._store, most_bytes=config.history_bytes)
         places = [place_of(server.conninfo) for server in config.servers]
         self.board = Board(config, places, lambda: self.history.trouble)
         self._conninfos = {server.key: server.conninfo for server in config.servers}
-        folders = {server.key: config.evidence / server.key for server in config.servers}
         self._recorders = [
             Recorder(
                 server.conninfo,
@@ -187,6 +196,10 @@ class Service:
             self.history.add(KeptVerification(watched.config.name, found))
 
     # What the pages ask for.
+
+    def is_known(self, key: str) -> bool:
+        """Return whether there is such a server."""
+        return key in self.board.servers
 
     def overview(self) -> ServeOverview:
         """Return all servers."""
@@ -312,11 +325,24 @@ class Service:
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of open pages with the first signal, so that nothing is left to wait for."""
+    """Ends what clients do not end: late connections, and with the first signal the streams of open pages."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, room: Room) -> None:
         super().__init__(config)
         self._hub = hub
+        self._room = room
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; more may wait for us than are accepted at once."""
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(_BACKLOG)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Do what is to be done ten times a second; return whether it is time to end."""
+        if counter % 10 == 0:
+            self._room.end_overdue()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to end."""
@@ -325,7 +351,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Collect and serve until a signal ends it (SIGINT, SIGTERM).
+    """Collect and serve until a signal ends it (SIGINT, SIGTERM, SIGHUP).
 
     Args:
         config: what is served.
@@ -337,12 +363,21 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
         PgsweepError: the history cannot be opened.
     """
     limit_arenas(_ARENAS)
+    _allow_files(config.max_connections)
     with _listening(config.host, config.port) as listening:
         port = listening.getsockname()[1]
         service = Service(config)
         hub = Hub()
         service.board.listen(hub.report)
-        app = make_app(service, hub, WebConfig(hosts=_hosts(config), token=config.token, version=__version__))
+        room = Room(config.max_connections, config.max_connections_per_address)
+        web = WebConfig(
+            hosts=_hosts(config),
+            token=config.token,
+            version=__version__,
+            connections=config.max_connections,
+            connections_of_one=config.max_connections_per_address,
+        )
+        app = make_app(service, hub, web)
         server = _Server(
             uvicorn.Config(
                 app,
@@ -351,18 +386,19 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
                 log_level="error",
                 access_log=False,
                 server_header=False,
-                ws="none",
-                http="h11",
-                proxy_headers=False,
-                limit_concurrency=_MOST_CONNECTIONS,
-                timeout_keep_alive=20,
+                http=room.protocol(),
                 timeout_graceful_shutdown=3,
+                **UVICORN,
             ),
             hub,
+            room,
         )
         # uvicorn raises the signal once more for the previous handlers, while there is still work to do here.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda _number, _frame: None)
+        # uvicorn leaves this one alone. Under nohup it is ignored, and stays so.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, server.handle_exit)
         service.start()
         try:
             shown = f"[{config.host}]" if ":" in config.host else config.host
@@ -385,12 +421,27 @@ def _hosts(config: ServeConfig) -> list[str]:
     return [config.host.lower(), *named]
 
 
+def _allow_files(connections: int) -> None:
+    """Raise this process's limit of open files to what the connections take, if it is lower."""
+    needed = connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UsageError(
+            f"max-connections is {connections}, and this process may open {hard} files",
+            hint=f"ulimit -n {needed}, or LimitNOFILE={needed} in the unit of systemd; or fewer connections",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 def _listening(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound_buffers(listening)
         try:
             listening.bind(address)
             listening.listen(128)

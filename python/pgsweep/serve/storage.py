@@ -11,6 +11,7 @@ SQLite writes ahead (WAL): a process that is killed leaves what was committed.
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,9 +19,11 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pgsweep.errors import PgsweepError
-from pgsweep.plain import shell_word
+from pgsweep.plain import shell_word, shown
 
 SCHEMA_NUMBER: Final = 1
+_MOST_VALUE_BYTES: Final = 16 << 20
+_COMPUTED: Final = re.compile(r"\bVIRTUAL\b|\bCHECK\b|\bAS\s*\(|\bDEFAULT\b", re.IGNORECASE)
 Row = tuple[Any, ...]
 
 
@@ -195,6 +198,7 @@ class SqliteStore:
         if self._connection is None:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             connection = sqlite3.connect(self.path, timeout=10.0, check_same_thread=False)
+            _distrust(connection, self.path)
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -222,6 +226,7 @@ class SqliteStore:
         try:
             uri = f"{self.path.absolute().as_uri()}?mode=ro"
             with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=5.0)) as connection:
+                _distrust(connection, self.path)
                 yield SqliteSession(connection)
         except sqlite3.Error as error:
             raise HistoryError(
@@ -231,7 +236,7 @@ class SqliteStore:
             ) from error
 
     def is_keeper(self) -> bool:
-        """Return True: there is one process for a file."""
+        """Return True: there is one process for a file (holding.py)."""
         return True
 
     def size_bytes(self, most_bytes: int) -> int:  # noqa: ARG002 (it is known exactly)
@@ -255,6 +260,24 @@ class SqliteStore:
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
+
+
+def _distrust(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file in which anything is computed when a table is read or written: it may never end.
+
+    Raises:
+        HistoryError: it has a view, a trigger or the like in it.
+    """
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE_BYTES)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    for kind, name, text in connection.execute("SELECT type, name, sql FROM main.sqlite_schema LIMIT 1000"):
+        # An index of ours is the key of its table, and has no text.
+        if (kind != "table" and text) or _COMPUTED.search(text or ""):
+            raise HistoryError(
+                f"`{path}` is not a history of `serve`",
+                cause=f"its {kind} {shown(name)!a} is none that `serve` makes",
+                hint="name another folder: --history DIR",
+            )
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ from pgsweep.evidence.same_cluster import check_cluster
 from pgsweep.evidence.schema import STATISTICS_RESET, other_cluster
 from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.pg.buffercache import hand_position
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import connect
+from pgsweep.pg.refusals import explained
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
 from pgsweep.sizing.disk_reads import disk_bytes_per_second

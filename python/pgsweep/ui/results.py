@@ -19,11 +19,12 @@ import msgspec
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.plain import cleaned, shell_word, shown
 from pgsweep.records.prediction import ExportResult, RecordPlan
-from pgsweep.regular import read_bounded
+from pgsweep.regular import open_at_once, read_bounded
 from pgsweep.ui.sound import trouble_in
 from pgsweep.ui.subject import subject_line
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Result, View
+from pgsweep.units import format_count
 
 MODULES = {
     "pgsweep.predict/1": "prediction",
@@ -53,14 +54,16 @@ MODULES = {
 }
 """The module in pgsweep.ui whose VIEW shows the results of a schema; it is imported when it is needed."""
 
-_EMBEDDED = re.compile(rb'<script type="application/json" id="pgsweep-result">(.*?)</script>', re.DOTALL)
-
+_EMBEDDED: Final = (b'<script type="application/json" id="pgsweep-result">', b"</script>")
 
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for text that is not JSON: wrong, not UTF-8, or nested too deep."""
 
 MOST_BYTES = 64 << 20
 """Largest file with a result. Usual are some kB, and some MB with hundreds of thousands of relations."""
+
+_MOST_VALUES: Final = 3_000_000
+"""In a result; a relation has 18. A value takes some fifty bytes, and a number in JSON two."""
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
 """What makes a spreadsheet take a cell for a formula (OWASP, "CSV Injection"), and the mark against it."""
@@ -194,6 +197,12 @@ def from_json(text: bytes, name: str) -> Result:
     Raises:
         UsageError: it is not a result of pgsweep, or one of a version that this one does not know.
     """
+    if text.count(b",") > _MOST_VALUES:
+        raise UsageError(
+            f"`{name}` is not a result of pgsweep",
+            cause=f"it has more than {format_count(_MOST_VALUES)} values",
+            hint=f"give a file that one of these wrote with --json or -o FILE: {makers()}",
+        )
     try:
         schema = msgspec.json.decode(text, type=_Head).schema
     except _BROKEN as error:
@@ -247,7 +256,7 @@ def read_result(path: Path) -> Result:
     """
     try:
         # A pipe is welcome here: pgsweep report <(ssh there pgsweep cache --json).
-        with path.open("rb") as file:
+        with open_at_once(path) as file:
             text = read_bounded(file, MOST_BYTES, path)
     except IsADirectoryError as error:
         raise UsageError(
@@ -257,11 +266,13 @@ def read_result(path: Path) -> Result:
     except OSError as error:
         raise PgsweepError(f"cannot read `{path}`: {error.strerror}") from error
     if text.lstrip()[:1] == b"<":
-        found = _EMBEDDED.search(text)
-        if found is None:
+        begin, end = _EMBEDDED
+        found, embedded, _ = text.partition(begin)[2].partition(end)
+        if not embedded:
             raise UsageError(
                 f"`{path}` is a web page without a result in it",
+                cause="nothing in it is marked as one",
                 hint="give an HTML report or a JSON file that pgsweep wrote",
             )
-        text = found.group(1)
+        text = found
     return from_json(text, str(path))

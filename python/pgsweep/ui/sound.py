@@ -57,9 +57,15 @@ _RANGES: Final[dict[tuple[str, str], tuple[float, float]]] = {
 }
 """What lies on an axis, by record and field."""
 
+_MOST_LENGTHS: Final = {"usage_counts": 16, "points": 2000}
+"""What is drawn, by field: a pool counts usage with four bits, and a prediction has at most 1000 sizes."""
+
 
 def trouble_in(record: msgspec.Struct) -> str | None:
     """Return which value of a result is impossible, or nothing."""
+    for name, count in _lengths(record):
+        if count > _MOST_LENGTHS.get(name, count):
+            return f"{name} has {count} entries"
     for holder, name, value in _numbers(record):
         low, high = _RANGES.get((holder, name), (-_MOST, _MOST))
         if not (math.isfinite(value) and low <= value <= high):
@@ -76,6 +82,18 @@ def trouble_in(record: msgspec.Struct) -> str | None:
         if len(lengths) > 1:
             return "the parts of the map have different lengths"
     return None
+
+
+def _lengths(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the length of every list, with the field that it stands in."""
+    if isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            yield from _lengths(getattr(value, field), field)
+    elif isinstance(value, dict | list | tuple):
+        yield name, len(value)
+        for inner in value.values() if isinstance(value, dict) else value:
+            if not isinstance(inner, str | int | float):
+                yield from _lengths(inner, name)
 
 
 def _numbers(value: Any, holder: str = "", name: str = "") -> Iterator[tuple[str, str, float]]:

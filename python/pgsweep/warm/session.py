@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.pg.catalog import read_postmaster
-from pgsweep.pg.connect import Connection, cancel, connect, explained, ping, set_for_session, with_name
+from pgsweep.pg.connect import Connection, cancel, connect, ping, set_for_session
+from pgsweep.pg.conninfo import with_name
 from pgsweep.pg.failures import (
     AdminShutdown,
     DriverError,
@@ -33,6 +34,7 @@ from pgsweep.pg.failures import (
 )
 from pgsweep.pg.grants import NO_RIGHT, grant_to_read
 from pgsweep.pg.prewarm import Prewarm, mark_as_warming, read_without_workers
+from pgsweep.pg.refusals import explained
 from pgsweep.warm.block_ranges import BlockRange, Stretches
 
 APPLICATION_NAME = "pgsweep warm"

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from random import Random
 from tests.fuzz.mutate import mutate_bytes
 
 SEEDS = Path(__file__).parent.parent / "seeds"
+PACKED = ".zlib"
 
 
 @dataclass(frozen=True)
@@ -47,4 +49,10 @@ def load(name: str) -> Target:
 
 def seed_files(name: str) -> list[bytes]:
     """Return the contents of the files in seeds/NAME, in the order of their names."""
-    return [path.read_bytes() for path in sorted((SEEDS / name).iterdir())]
+    return [seed(path) for path in sorted((SEEDS / name).iterdir())]
+
+
+def seed(path: Path) -> bytes:
+    """Return an input that is kept; long ones are kept compressed."""
+    data = path.read_bytes()
+    return zlib.decompress(data) if path.suffix == PACKED else data

@@ -19,7 +19,7 @@ import psycopg
 from pgsweep.cache.top import live
 from pgsweep.cli.app import application
 from pgsweep.cli.settings import Settings
-from pgsweep.pg import connect
+from pgsweep.pg import connect, refusals, wire
 from pgsweep.pg.cluster import Cluster
 from tests.fix_initdb import TEMPLATES, share_templates
 from tests.fix_proxy import Plan, Proxy, proxy_before
@@ -41,6 +41,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("warm", "plan"),
     ("warm", "plan", "--every-database", "--json"),
     ("warm", "save", "{workdir}/x.heat"),
+    ("footprint", "SELECT count(*) FROM t"),
 )
 INPUT = struct.Struct("<IHBB")
 _RATES = (0.0, 0.001, 0.004, 0.02, 0.1)
@@ -64,9 +65,14 @@ def mutate(_data: bytes, random: Random) -> bytes:
 
 def run_one(data: bytes, workdir: Path) -> str | None:
     seed, skip, rate, command = INPUT.unpack(data)
+    return run_command(COMMANDS[command], Plan(seed, _RATES[rate], skip), workdir)
+
+
+def run_command(command: tuple[str, ...], plan: Plan, workdir: Path) -> str:
+    """Run one command through the proxy; return its words and what was changed last."""
     proxy, conninfo = _server()
-    proxy.plan = plan = Plan(seed, _RATES[rate], skip)
-    words = [word.format(workdir=workdir) for word in COMMANDS[command]]
+    proxy.plan = plan
+    words = [word.format(workdir=workdir) for word in command]
     try:
         with _silent(), _impatient():
             application.main(
@@ -74,7 +80,7 @@ def run_one(data: bytes, workdir: Path) -> str | None:
             )
     except psycopg.Error as error:
         # As the command line does with what nobody has explained before.
-        raise connect.translate(error) from error
+        raise refusals.translate(error) from error
     finally:
         proxy.cut()
     return f"{' '.join(words[:2])}: {plan.changes[-1] if plan.changes else 'as it was'}"
@@ -100,15 +106,18 @@ def _server() -> tuple[Proxy, str]:
 @contextmanager
 def _impatient() -> Iterator[None]:
     """Wait for a silent server for a second, not a minute; put all back, as tests run in this process too."""
-    limits = connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS
+    limits = connect._STATEMENT_TIMEOUT_SECONDS, connect._GRACE_SECONDS, connect._SETUP_SECONDS
+    arriving = wire._ARRIVING_SECONDS, wire._LONGEST_ARRIVING_SECONDS, wire._WORK_SECONDS
     shares = live._POOL_SHARE, live._COUNTERS_SHARE, live._BLOCKS_SHARE
-    connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = 800, 0.2
+    connect._STATEMENT_TIMEOUT_SECONDS, connect._GRACE_SECONDS, connect._SETUP_SECONDS = 0.8, 0.2, 1.0
+    wire._ARRIVING_SECONDS, wire._LONGEST_ARRIVING_SECONDS, wire._WORK_SECONDS = 0.6, 0.9, 0.5  # type: ignore[misc]
     # Between two looks by SQL `top` waits for many times what one took, which on a busy machine is long.
     live._POOL_SHARE = live._COUNTERS_SHARE = live._BLOCKS_SHARE = 1.0  # type: ignore[misc]
     try:
         yield
     finally:
-        connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = limits
+        connect._STATEMENT_TIMEOUT_SECONDS, connect._GRACE_SECONDS, connect._SETUP_SECONDS = limits
+        wire._ARRIVING_SECONDS, wire._LONGEST_ARRIVING_SECONDS, wire._WORK_SECONDS = arriving  # type: ignore[misc]
         live._POOL_SHARE, live._COUNTERS_SHARE, live._BLOCKS_SHARE = shares  # type: ignore[misc]
 
 

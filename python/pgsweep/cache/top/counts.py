@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.pg.buffercache import count_by_relation, grant_memory, hand_position
-from pgsweep.pg.connect import explained
+from pgsweep.pg.refusals import explained
 from pgsweep.residency.access import Access, server_gone
 
 

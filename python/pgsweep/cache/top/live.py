@@ -30,8 +30,9 @@ from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
 from pgsweep.cache.top.sample import CacheSample, Reading, padded
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
-from pgsweep.pg.connect import cancel, explained, ping, require_session
+from pgsweep.pg.connect import cancel, ping, require_session
 from pgsweep.pg.counters import Counter, CounterReader
+from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing, PoolState
 from pgsweep.records.top import TopBackends, TopRates, TopSample
 from pgsweep.residency.access import Access

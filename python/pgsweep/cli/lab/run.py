@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from pgsweep.cli.common import HELP_NAMES, FileName, bindir_option, common_options, settings_of
-from pgsweep.cli.interrupt import ended_like_interrupt
 from pgsweep.cli.output import Output, check_writable, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import ClusterError, UsageError
@@ -138,7 +137,7 @@ def command(
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.lab.protocol import Place
     from pgsweep.lab.run import prepare
-    from pgsweep.pg.connect import place_of
+    from pgsweep.pg.conninfo import place_of
     from pgsweep.pg.secrets import without_secrets
 
     if full and scale is not None:
@@ -169,7 +168,7 @@ def command(
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"`{folder}` is not a folder", hint="name another: --samples FOLDER")
         settings.kept.append(folder)
-        with ConsoleProgress(settings) as progress, ended_like_interrupt():
+        with ConsoleProgress(settings) as progress:
             found = run_every(
                 folder,
                 scale=chosen_scale,
@@ -197,7 +196,7 @@ def command(
     file = samples or Path(f"{chosen.plan.name.replace('/', '-')}.samples.jsonl")
     check_writable(file)
     settings.kept.append(file)
-    with ConsoleProgress(settings) as progress, ended_like_interrupt():
+    with ConsoleProgress(settings) as progress:
         if chosen.seconds is not None:
             progress.note(f"about {seconds_text(chosen.seconds)}, assumed")
         result = chosen.run(
@@ -225,7 +224,7 @@ def _server_of(dsn: str | None, restart_command: str | None, *, needless: bool) 
         needless: whether options were given that go with a server only.
     """
     from pgsweep.lab.protocol import Disposable
-    from pgsweep.pg.connect import build_conninfo
+    from pgsweep.pg.conninfo import build_conninfo
 
     if dsn is None:
         if restart_command is not None or needless:

@@ -50,7 +50,7 @@ def heat_file(settings: Settings, file: str, database: str | None, *, writes: bo
 def _is_connection(text: str) -> bool:
     if "=" not in text and "://" not in text:
         return False
-    from pgsweep.pg.connect import is_conninfo
+    from pgsweep.pg.conninfo import is_conninfo
 
     return is_conninfo(text)
 

@@ -11,6 +11,10 @@ from pgsweep.host.hugepages import Pool, read_pools
 from pgsweep.host.reserve import Reserver
 from pgsweep.memory.hugepages.inspect import pool_record
 from pgsweep.memory.hugepages.reasons import pool_reasons
+from pgsweep.pg.connect import connect
+from pgsweep.pg.conninfo import place_of
+from pgsweep.pg.refusals import explained
+from pgsweep.pg.server_identity import read_identity
 from pgsweep.records.hugepages import HugePagesChange, HugePagesResult
 from pgsweep.records.prediction import PlanStep
 
@@ -30,7 +34,12 @@ def planned(result: HugePagesResult, reserver: Reserver, *, persist: bool) -> Hu
 
 
 def apply(
-    result: HugePagesResult, reserver: Reserver, *, persist: bool, stop: threading.Event | None = None
+    result: HugePagesResult,
+    reserver: Reserver,
+    *,
+    persist: bool,
+    stop: threading.Event | None = None,
+    server: str = "",
 ) -> HugePagesResult:
     """Set aside the pages that a result says are needed, and return it with what was changed.
 
@@ -39,6 +48,7 @@ def apply(
         reserver: what changes the host.
         persist: over a restart of the host too.
         stop: set by a signal: all is put back.
+        server: for which they are.
 
     Raises:
         KeyboardInterrupt: `stop` was set; the number is as before.
@@ -47,7 +57,7 @@ def apply(
         UsageError: sysctl.d cannot keep pages of this size.
     """
     pool, target = _to_change(result)
-    done = reserver.reserve(pool, target, persist=persist, stop=stop)
+    done = reserver.reserve(pool, target, persist=persist, stop=stop, server=server)
     files = [done.state_file] + ([done.sysctl_file] if done.sysctl_file else [])
     change = HugePagesChange(
         what="reserved",
@@ -72,6 +82,15 @@ def apply(
     if len(reasons) < len(result.reasons):
         reasons += pool_reasons(after)
     return msgspec.structs.replace(after, reasons=reasons)
+
+
+def server_name(conninfo: str) -> str:
+    """Return what names a server on its host: its data directory, or, where that is hidden, its address.
+
+    Another port makes it no other server, and a copy has a directory of its own.
+    """
+    with connect(conninfo) as connection, explained():
+        return read_identity(connection, with_host=False).data_directory or place_of(conninfo)
 
 
 def _to_change(result: HugePagesResult) -> tuple[Pool, int]:

@@ -10,7 +10,9 @@ processes. What changes the host is in apply.py.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Container, Mapping, Sequence
+from typing import IO
 
 import msgspec
 
@@ -26,7 +28,8 @@ from pgsweep.memory.processes import CLIENT
 from pgsweep.pg.activity import read_activity
 from pgsweep.pg.bindir import ServerBinaries
 from pgsweep.pg.catalog import read_postmaster, read_server
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import connect
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import (
@@ -44,7 +47,8 @@ _USUAL_PAGE_BYTES = 2 << 20
 """The default size on x86-64 and, with pages of 4 kB, on arm64; assumed where the host cannot be seen."""
 
 # port/sysv_shmem.c, `CreateAnonymousSegment`: the hint names the size in whole huge pages.
-_LOG_SIZE = re.compile(r"could not map anonymous shared memory|request size \(currently (\d+) bytes\)")
+_LOG_SIZE = re.compile(r"could not map anonymous shared memory|request size \(currently (\d{1,19}) bytes\)")
+_MOST_LINE_BYTES = 1 << 16
 
 
 class _Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +164,16 @@ def examine(
         steps=steps_for(result, around.contained),
         huge_limit_bytes=None if around.huge_limit is None else around.huge_limit.limit_bytes,
     )
+
+
+def read_log(log: IO[bytes]) -> str:
+    """Return the last lines of a log that say something about huge pages; it may be longer than memory."""
+    found: deque[str] = deque(maxlen=1000)
+    while line := log.readline(_MOST_LINE_BYTES):
+        text = line.decode(errors="replace")
+        if _LOG_SIZE.search(text):
+            found.append(text)
+    return "".join(found)
 
 
 def explain_log(text: str) -> HugePagesResult | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.records.cache import CacheMap
@@ -31,7 +33,10 @@ from pgsweep.records.serve import (
 )
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.serve.web import data, pages
+from pgsweep.serve.web.answering import Failures, Lane, failed
+from pgsweep.serve.web.connections import address_of
 from pgsweep.serve.web.events import Hub
+from pgsweep.serve.web.query import Query
 from pgsweep.serve.web.security import COOKIE, Guard, cookie_of
 
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
@@ -41,13 +46,20 @@ _COMPARED_SECONDS: Final = 86_400.0
 
 _MOST_ROWS: Final = 500
 _ROWS: Final = 50
-_MOST_BODY: Final = 4096
-_MOST_STREAMS: Final = 100
+_STREAMS: Final = 0.75
+"""The part of all connections, and of those of one address, that streams of events may take."""
+
+_MOST_WRONG: Final = 16
+"""Wrong tokens that are answered late at the same time; more are refused at once."""
+
 _KINDS: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 class Source(Protocol):
-    """What the pages show: records, by the key of a server; a key that is not known is a KeyError."""
+    """What the pages show: records, by the key of a server, which must be known."""
+
+    def is_known(self, key: str) -> bool:
+        """Return whether there is such a server."""
 
     def overview(self) -> ServeOverview:
         """Return all servers."""
@@ -94,17 +106,18 @@ class WebConfig:
         hosts: names that the Host header may have.
         token: what must be shown; None for nothing.
         version: of pgsweep.
+        connections: how many may be open.
+        connections_of_one: how many of one address.
     """
 
     hosts: list[str]
     token: str | None
     version: str
+    connections: int
+    connections_of_one: int
 
 
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-def make_app(source: Source, hub: Hub, config: WebConfig) -> Guard:
+def make_app(source: Source, hub: Hub, config: WebConfig) -> ASGIApp:
     """Return the application, guarded."""
     site = _Site(source, hub, config)
 
@@ -113,71 +126,83 @@ def make_app(source: Source, hub: Hub, config: WebConfig) -> Guard:
         hub.attach(asyncio.get_running_loop())
         yield
 
+    # What is at hand, what reads the history, and what reads a server's pool: none waits for another kind.
+    at_hand, of_history, of_pool = Lane(8), Lane(4), Lane(1)
     reading = {
-        "/": site.overview_page,
-        "/overview.json": site.overview_json,
-        "/overview.csv": site.overview_csv,
-        "/fragments/overview": site.overview_fragment,
-        "/servers/{key}": site.server_page,
-        "/servers/{key}/summary.json": site.summary_json,
-        "/servers/{key}/facts": site.facts_fragment,
-        "/servers/{key}/series.json": site.series_json,
-        "/servers/{key}/series.csv": site.series_csv,
-        "/servers/{key}/curves.json": site.curves_json,
-        "/servers/{key}/curves.csv": site.curves_csv,
-        "/servers/{key}/verdict": site.verdict_fragment,
-        "/servers/{key}/advice": site.advice_fragment,
-        "/servers/{key}/advice.json": site.advice_json,
-        "/servers/{key}/advice.csv": site.advice_csv,
-        "/servers/{key}/memory": site.memory_fragment,
-        "/servers/{key}/memory.json": site.memory_json,
-        "/servers/{key}/memory.csv": site.memory_csv,
-        "/servers/{key}/usage": site.usage_fragment,
-        "/servers/{key}/relations": site.relations_fragment,
-        "/servers/{key}/relations.json": site.relations_json,
-        "/servers/{key}/relations.csv": site.relations_csv,
-        "/servers/{key}/consumers": site.consumers_fragment,
-        "/servers/{key}/consumers.json": site.consumers_json,
-        "/servers/{key}/consumers.csv": site.consumers_csv,
-        "/servers/{key}/map": site.map_page,
-        "/servers/{key}/map.json": site.map_json,
+        "/": (at_hand, site.overview_page),
+        "/overview.json": (at_hand, site.overview_json),
+        "/overview.csv": (at_hand, site.overview_csv),
+        "/fragments/overview": (at_hand, site.overview_fragment),
+        "/servers/{key}": (of_history, site.server_page),
+        "/servers/{key}/summary.json": (at_hand, site.summary_json),
+        "/servers/{key}/facts": (at_hand, site.facts_fragment),
+        "/servers/{key}/series.json": (of_history, site.series_json),
+        "/servers/{key}/series.csv": (of_history, site.series_csv),
+        "/servers/{key}/curves.json": (of_history, site.curves_json),
+        "/servers/{key}/curves.csv": (of_history, site.curves_csv),
+        "/servers/{key}/verdict": (at_hand, site.verdict_fragment),
+        "/servers/{key}/advice": (of_history, site.advice_fragment),
+        "/servers/{key}/advice.json": (of_history, site.advice_json),
+        "/servers/{key}/advice.csv": (of_history, site.advice_csv),
+        "/servers/{key}/memory": (at_hand, site.memory_fragment),
+        "/servers/{key}/memory.json": (at_hand, site.memory_json),
+        "/servers/{key}/memory.csv": (at_hand, site.memory_csv),
+        "/servers/{key}/usage": (at_hand, site.usage_fragment),
+        "/servers/{key}/relations": (at_hand, site.relations_fragment),
+        "/servers/{key}/relations.json": (at_hand, site.relations_json),
+        "/servers/{key}/relations.csv": (at_hand, site.relations_csv),
+        "/servers/{key}/consumers": (of_history, site.consumers_fragment),
+        "/servers/{key}/consumers.json": (of_history, site.consumers_json),
+        "/servers/{key}/consumers.csv": (of_history, site.consumers_csv),
+        "/servers/{key}/map": (of_pool, site.map_page),
+        "/servers/{key}/map.json": (of_pool, site.map_json),
     }
-    routes = [Route(path, _answered(endpoint), methods=["GET"]) for path, endpoint in reading.items()]
+    routes = [
+        Route(path, lane.answered(site.of_known(endpoint)), methods=["GET"])
+        for path, (lane, endpoint) in reading.items()
+    ]
     routes += [
-        Route("/metrics", _answered(site.metrics), methods=["GET"]),
+        Route("/metrics", site.metrics, methods=["GET"]),
         Route("/events", site.events, methods=["GET"]),
         Route("/healthz", site.health, methods=["GET"]),
         Route("/static/{name:path}", site.static, methods=["GET"]),
         Route("/login", site.login, methods=["GET", "POST"]),
         Route("/logout", site.logout, methods=["POST"]),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found})
-    return Guard(app, hosts=config.hosts, token=config.token)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, Exception: failed})
+    return Failures(Guard(app, hosts=config.hosts, token=config.token))
 
 
 async def _not_found(_request: Request, _error: Exception) -> Response:
     return PlainTextResponse("there is no such page\n", 404)
 
 
-def _answered(endpoint: Callable[[Request], Response]) -> Endpoint:
-    """Run an endpoint in a thread, and turn what is wrong with a request into an answer."""
+def _no_server() -> Response:
+    return PlainTextResponse("there is no such server\n", 404)
 
-    async def answer(request: Request) -> Response:
+
+class _Stream(StreamingResponse):
+    """A stream of events.
+
+    Args:
+        pieces: of it.
+        ended: called when it ends, also if it never began.
+    """
+
+    def __init__(self, pieces: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(pieces, media_type="text/event-stream")
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
         try:
-            return await run_in_threadpool(endpoint, request)
-        except KeyError:
-            return PlainTextResponse("there is no such server\n", 404)
-        except UsageError as error:
-            return PlainTextResponse(f"{error.message}\n", 400)
-        except PgsweepError as error:
-            lines = [
-                error.message,
-                f"cause: {error.cause}" if error.cause else "",
-                f"hint: {error.hint}" if error.hint else "",
-            ]
-            return PlainTextResponse("\n".join(filter(None, lines)) + "\n", 503)
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
 
-    return answer
+
+def _query(request: Request) -> Query:
+    return Query(request.scope["query_string"])
 
 
 class _Site:
@@ -187,7 +212,18 @@ class _Site:
         self._source = source
         self._hub = hub
         self._config = config
-        self._streams = 0
+        self._streams: Counter[str] = Counter()
+        self._wrong = 0
+        self._metrics: asyncio.Task[tuple[bytes, str]] | None = None
+
+    def of_known(self, endpoint: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """Return an endpoint that is asked about known servers only."""
+
+        def answer(request: Request) -> Response:
+            key = request.path_params.get("key")
+            return endpoint(request) if key is None or self._source.is_known(key) else _no_server()
+
+        return answer
 
     def _page(self, template: str, **values: object) -> Response:
         common = {"version": self._config.version, "signed_in": self._config.token is not None}
@@ -212,10 +248,9 @@ class _Site:
     def server_page(self, request: Request) -> Response:
         key = request.path_params["key"]
         summary = self._source.summary(key)
-        begin, end = data.range_of(request.query_params)
-        chosen = (
-            "" if "begin" in request.query_params else request.query_params.get("range", data.DEFAULT_RANGE)
-        )
+        query = _query(request)
+        begin, end = data.range_of(query)
+        chosen = "" if "begin" in query else query.text("range", data.DEFAULT_RANGE)
         return self._page(
             "server.html.j2",
             title=summary.name,
@@ -239,7 +274,7 @@ class _Site:
         return self._page("_facts.html.j2", server=self._source.summary(request.path_params["key"]))
 
     def _series(self, request: Request) -> ServeSeries:
-        return self._source.series(request.path_params["key"], *data.range_of(request.query_params))
+        return self._source.series(request.path_params["key"], *data.range_of(_query(request)))
 
     def series_json(self, request: Request) -> Response:
         return data.as_json(self._series(request))
@@ -249,7 +284,7 @@ class _Site:
 
     def _curves(self, request: Request) -> ServeCurves:
         key = request.path_params["key"]
-        begin, end = data.range_of(request.query_params)
+        begin, end = data.range_of(_query(request))
         hours, trouble = [], None
         try:
             hours = self._source.hours(key, min(begin, end - _COMPARED_SECONDS), end)
@@ -306,12 +341,10 @@ class _Site:
         return data.memory_csv(key, self._source.memory(key))
 
     def _consumers(self, request: Request) -> ServeConsumers:
-        return self._source.consumers(request.path_params["key"], *data.range_of(request.query_params))
+        return self._source.consumers(request.path_params["key"], *data.range_of(_query(request)))
 
     def _consumer_values(self, request: Request) -> dict[str, object]:
-        by = request.query_params.get("by", CONSUMER_KINDS[0])
-        if by not in CONSUMER_KINDS:
-            raise UsageError(f"no such kind: one of {', '.join(CONSUMER_KINDS)}")
+        by = _query(request).choice("by", CONSUMER_KINDS)
         return {"consumers": self._consumers(request), "by": by, "kinds": CONSUMER_KINDS}
 
     def consumers_fragment(self, request: Request) -> Response:
@@ -331,19 +364,13 @@ class _Site:
     # Relations.
 
     def _view(self, request: Request) -> TopView:
-        query = request.query_params
-        sort = query.get("sort", "pool")
-        if sort not in SORTS:
-            raise UsageError(f"no such order: one of {', '.join(SORTS)}")
-        limit = query.get("limit", str(_ROWS))
-        if not limit.isascii() or not limit.isdigit() or not 0 < int(limit[:9]) <= _MOST_ROWS:
-            raise UsageError(f"limit is 1 to {_MOST_ROWS}")
+        query = _query(request)
         return TopView(
-            sort=sort,
-            reverse=query.get("reverse") == "1",
-            filter=data.text_of(query, "filter"),
-            limit=int(limit),
-            fold=query.get("catalogs") != "1",
+            sort=query.choice("sort", SORTS),
+            reverse=query.choice("reverse", ("0", "1")) == "1",
+            filter=query.text("filter"),
+            limit=query.whole("limit", _ROWS, least=1, most=_MOST_ROWS),
+            fold=query.choice("catalogs", ("0", "1")) == "0",
         )
 
     def _relation_values(self, request: Request) -> dict[str, object]:
@@ -366,14 +393,15 @@ class _Site:
         return data.relations_csv(request.path_params["key"], [] if sample is None else sample.relations)
 
     def _map(self, request: Request) -> CacheMap:
-        query = request.query_params
-        names = [data.text_of(query, name) for name in ("database", "schema", "relation")]
+        query = _query(request)
+        names = [query.text(name) for name in ("database", "schema", "relation")]
         return self._source.block_map(request.path_params["key"], *names)
 
     def map_page(self, request: Request) -> Response:
         server = self._source.summary(request.path_params["key"])
+        query = request.scope["query_string"].decode("ascii")
         return self._page(
-            "map.html.j2", title="Block map", server=server, map=self._map(request), query=request.url.query
+            "map.html.j2", title="Block map", server=server, map=self._map(request), query=query
         )
 
     def map_json(self, request: Request) -> Response:
@@ -381,27 +409,37 @@ class _Site:
 
     # All else.
 
-    def metrics(self, _request: Request) -> Response:
-        text, content_type = self._source.metrics()
+    async def metrics(self, _request: Request) -> Response:
+        # Whoever asks while they are being made gets the same, so that many take no more than one.
+        if self._metrics is None or self._metrics.done():
+            self._metrics = asyncio.create_task(run_in_threadpool(self._source.metrics))
+        text, content_type = await asyncio.shield(self._metrics)
         return Response(text, headers={"content-type": content_type})
 
     async def health(self, _request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def events(self, request: Request) -> Response:
-        if self._streams >= _MOST_STREAMS:
+        try:
+            key = _query(request).text("server") or None
+        except UsageError as error:
+            return PlainTextResponse(f"{error.message}\n", 400)
+        if key is not None and not self._source.is_known(key):
+            return _no_server()
+        address = "" if request.client is None else address_of(request.client.host)
+        if (
+            self._streams.total() >= _STREAMS * self._config.connections
+            or self._streams[address] >= _STREAMS * self._config.connections_of_one
+        ):
             return PlainTextResponse("too many pages are open\n", 503)
-        key = request.query_params.get("server")
 
-        async def counted() -> AsyncIterator[bytes]:
-            self._streams += 1
-            try:
-                async for piece in self._hub.stream(key):
-                    yield piece
-            finally:
-                self._streams -= 1
+        self._streams[address] += 1
+        return _Stream(self._hub.stream(key), lambda: self._end_stream(address))
 
-        return StreamingResponse(counted(), media_type="text/event-stream")
+    def _end_stream(self, address: str) -> None:
+        self._streams[address] -= 1
+        if not self._streams[address]:
+            del self._streams[address]
 
     async def static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -419,14 +457,16 @@ class _Site:
             return RedirectResponse("/", 303)
         if request.method != "POST":
             return self._page("login.html.j2", title="Sign in", wrong=False)
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _MOST_BODY:
-                return PlainTextResponse("too long\n", 413)
+        body = await request.body()  # which is short: see web/connections.py
         given = parse_qs(body.decode("latin-1")).get("token", [""])[0]
         if not hmac.compare_digest(given.encode(), self._config.token.encode()):
-            await asyncio.sleep(0.5)
+            if self._wrong >= _MOST_WRONG:
+                return PlainTextResponse("too many wrong tokens at once\n", 429)
+            self._wrong += 1
+            try:
+                await asyncio.sleep(0.5)
+            finally:
+                self._wrong -= 1
             page = self._page("login.html.j2", title="Sign in", wrong=True)
             page.status_code = 403
             return page
@@ -437,7 +477,7 @@ class _Site:
             max_age=7 * 86_400,
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=request.scope["scheme"] == "https",
         )
         return answer
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +23,7 @@ from pgsweep.records.serve import (
     ServeSeries,
 )
 from pgsweep.records.top import TopRelation
+from pgsweep.serve.web.query import Query
 
 RANGES: Final = {
     "15m": (900, "15 minutes"),
@@ -37,41 +37,23 @@ RANGES: Final = {
 """Time ranges by name: seconds and words."""
 
 DEFAULT_RANGE: Final = "1h"
-_MOST_TEXT: Final = 200
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
-def range_of(query: Mapping[str, str]) -> tuple[float, float]:
+def range_of(query: Query) -> tuple[float, float]:
     """Return begin and end in seconds since 1970: `begin` and `end`, or the last `range`.
 
     Raises:
         UsageError: they are not times.
     """
+    now = time.time()
     if "begin" in query or "end" in query:
-        try:
-            begin, end = float(query.get("begin", "")), float(query.get("end", time.time()))
-        except ValueError:
-            raise UsageError("begin and end are seconds since 1970") from None
-        if not (math.isfinite(begin) and math.isfinite(end) and 0 <= begin < end <= 2**40):
+        begin, end = query.seconds("begin", now), query.seconds("end", now)
+        if begin >= end:
             raise UsageError("begin and end are seconds since 1970, the earlier first")
         return begin, end
-    name = query.get("range", DEFAULT_RANGE)
-    if name not in RANGES:
-        raise UsageError(f"no such range: one of {', '.join(RANGES)}")
-    now = time.time()
+    name = query.choice("range", (DEFAULT_RANGE, *RANGES))
     return now - RANGES[name][0], now
-
-
-def text_of(query: Mapping[str, str], name: str, default: str = "") -> str:
-    """Return a short text.
-
-    Raises:
-        UsageError: it is long.
-    """
-    text = query.get(name, default)
-    if len(text) > _MOST_TEXT:
-        raise UsageError(f"{name} is too long")
-    return text
 
 
 def as_json(record: Any) -> Response:

@@ -22,11 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pgsweep.decoded import Budget, TooMuch, open_parquet, parquet_end
 from pgsweep.errors import HeatError
 from pgsweep.files import replacing
 from pgsweep.pg.failures import first_line
 from pgsweep.plain import shell_word
 from pgsweep.regular import NotRegular, open_regular
+from pgsweep.units import format_bytes
 
 FORMAT = 1
 """Raised when a reader of the former number would misunderstand the file; new fields do not raise it."""
@@ -40,10 +42,19 @@ FORKS = ("main", "fsm", "vm", "init")
 
 _KEY = b"pgsweep.heat"
 _TEXTS = ("database", "schema", "relation", "kind", "fork", "table_schema", "table")
-_ROWS_IN_GROUP = 4 << 20
+_ROWS_AT_ONCE = 4 << 20
+"""As many are written at a time; Arrow makes groups of a fourth of them."""
 
-_MOST_GROUP_BYTES = 1 << 28
-"""A group has at most 15 bytes a row, and names that repeat."""
+_MOST_GROUP_ROWS = 1 << 20
+_MOST_GROUP_BYTES = 256 << 20
+"""What a group becomes when it is read, before it is reduced to `_ROW_BYTES` a row."""
+
+_ROW_BYTES = 14
+"""What is kept of a row."""
+
+_MOST_RATIO = 1000
+"""How many times its length a file may become: of tables that lie in memory as a whole, it takes half a bit a
+row, 230 times less."""
 
 _MOST_NAME_BYTES = 1024
 """Names have at most 63 bytes (NAMEDATALEN, pg_config_manual.h)."""
@@ -178,7 +189,7 @@ def read_heat(path: Path) -> SavedHeat:
         raise HeatError(f"`{path}` is a folder", hint=_OURS)
     try:
         with open_regular(path) as source:
-            found = pq.read_metadata(source)
+            found = parquet_end(source)
             text = (found.metadata or {}).get(_KEY)
             if text is None:
                 raise NoHeatFile(
@@ -189,13 +200,8 @@ def read_heat(path: Path) -> SavedHeat:
             meta = _meta(text, path)
             if found.num_rows > meta.pool_blocks + meta.page_cache_blocks:
                 raise HeatError(f"`{path}` is damaged", cause=_DISAGREES, hint=_OTHER_FILE)
-            groups = [found.row_group(number) for number in range(found.num_row_groups)]
-            if any(
-                not (
-                    0 <= group.num_rows <= _ROWS_IN_GROUP and 0 <= group.total_byte_size <= _MOST_GROUP_BYTES
-                )
-                for group in groups
-            ) or found.num_rows != sum(group.num_rows for group in groups):
+            groups = [found.row_group(number).num_rows for number in range(found.num_row_groups)]
+            if any(not 0 <= rows <= _MOST_GROUP_ROWS for rows in groups) or found.num_rows != sum(groups):
                 raise HeatError(f"`{path}` is damaged", cause=_DISAGREES, hint=_OTHER_FILE)
             heat = _rows(source, meta, found.num_rows)
     except FileNotFoundError as error:
@@ -222,6 +228,11 @@ def _rows(source: IO[bytes], meta: HeatMeta, rows: int) -> SavedHeat:
     Raises:
         ValueError: a value is missing, does not fit, or cannot follow the one before it.
     """
+    columns = [*_PART_COLUMNS, "part", "block", "usage_count", "page_cache"]
+    file, costs = open_parquet(source, columns)
+    if max(costs, default=0) > _MOST_GROUP_BYTES:
+        raise TooMuch(f"a group of its rows would become {format_bytes(max(costs))}")
+    Budget.of(source, _MOST_RATIO).spend(rows * _ROW_BYTES)
     heat = SavedHeat(
         meta=meta,
         parts=[],
@@ -230,12 +241,8 @@ def _rows(source: IO[bytes], meta: HeatMeta, rows: int) -> SavedHeat:
         usage_count=np.empty(rows, np.uint8),
         page_cache=np.empty(rows, np.bool_),
     )
-    # Text stays a dictionary while it is read: a long one that stands in every row is there once.
-    columns = [*_PART_COLUMNS, "part", "block", "usage_count", "page_cache"]
     begin = 0
-    with pq.ParquetFile(
-        source, page_checksum_verification=True, read_dictionary=_TEXTS, pre_buffer=False
-    ) as file:
+    with file:
         for number in range(file.num_row_groups):
             table = file.read_row_group(number, columns=columns, use_threads=False)
             end = begin + len(table)
@@ -277,11 +284,11 @@ def _write(file: IO[bytes], heat: SavedHeat) -> None:
         "column_encoding": {"part": "DELTA_BINARY_PACKED", "block": "DELTA_BINARY_PACKED"},
         "write_page_checksum": True,
     }
-    first = _table(heat, slice(0, _ROWS_IN_GROUP)).replace_schema_metadata({_KEY: meta})
+    first = _table(heat, slice(0, _ROWS_AT_ONCE)).replace_schema_metadata({_KEY: meta})
     with pq.ParquetWriter(file, first.schema, **options) as writer:
         writer.write_table(first)
-        for begin in range(_ROWS_IN_GROUP, len(heat.block), _ROWS_IN_GROUP):
-            table = _table(heat, slice(begin, begin + _ROWS_IN_GROUP))
+        for begin in range(_ROWS_AT_ONCE, len(heat.block), _ROWS_AT_ONCE):
+            table = _table(heat, slice(begin, begin + _ROWS_AT_ONCE))
             writer.write_table(table.replace_schema_metadata({_KEY: meta}))
 
 

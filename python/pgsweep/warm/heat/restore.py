@@ -27,8 +27,9 @@ import msgspec
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import read_postmaster
-from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.prewarm import mark_as_warming
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.retry import PATIENCE_SECONDS, patiently
 from pgsweep.progress import Listener
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult

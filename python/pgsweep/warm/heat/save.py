@@ -22,9 +22,10 @@ from pgsweep.errors import HeatError
 from pgsweep.host.datafiles import Fork
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.catalog import INIT_FORK, read_cluster
-from pgsweep.pg.connect import explained
+from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.heat import WarmSaveResult
+from pgsweep.regular import open_regular
 from pgsweep.residency.access import Access
 from pgsweep.residency.join import forks_of
 from pgsweep.residency.names import Named, name_the_new, read_names
@@ -187,7 +188,7 @@ def _require_parquet(file: Path) -> None:
         HeatError: it is not a Parquet file.
     """
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             ours = opened.read(len(_MAGIC)) in (_MAGIC, b"")
     except OSError as error:
         raise HeatError(f"cannot read `{file}`: {error.strerror}") from error

@@ -22,19 +22,20 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
-from pgsweep.pg.buffercache import memory_query, snapshot_of_query
+from pgsweep.pg.buffercache import memory_statements, snapshot_of_query
 from pgsweep.pg.catalog import read_unlogged
-from pgsweep.pg.connect import explained, with_name
+from pgsweep.pg.conninfo import with_name
 from pgsweep.pg.keep import (
-    LOCK_TIMEOUT,
     Place,
     claim,
     claim_statement,
+    lock_timeout_statement,
     places_statement,
     read_places,
     touch_statements,
 )
 from pgsweep.pg.prewarm import written_out
+from pgsweep.pg.refusals import explained
 from pgsweep.pg.retry import Pauses
 from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepResult, WarmKeepSample
 from pgsweep.residency.access import Access, PoolSource, opened
@@ -180,13 +181,14 @@ class Keeper:
             missing = sum(len(relation.missing()) for relation in self._relations)
             rounds.tokens = rounds.burst
             oids = [relation.kept.oid for relation in self._relations]
-            statements = [LOCK_TIMEOUT]
+            statements = [written_out(connection, lock_timeout_statement(connection))]
             statements += [written_out(connection, claim_statement(connection, oid)) for oid in oids]
             statements.append(written_out(connection, places_statement(connection, oids)))
             if access.pool_source == "sql":
                 assert access.buffercache is not None
                 filenodes = tuple(sorted(relation.place.file[2] for relation in self._relations))
-                statements.append(memory_query(server.version_num, server.shared_buffers_blocks).strip())
+                memory = memory_statements(connection, server.shared_buffers_blocks)
+                statements += [written_out(connection, statement) for statement in memory]
                 statements.append(
                     snapshot_of_query(server.version_num, access.buffercache, filenodes).strip()
                 )

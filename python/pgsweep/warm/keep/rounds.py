@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.connect import Connection, explained, require_session
+from pgsweep.pg.connect import Connection, require_session
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.failures import (
     DriverError,
@@ -24,6 +24,7 @@ from pgsweep.pg.failures import (
 )
 from pgsweep.pg.keep import prepare_session, read_places, touch, touch_statements
 from pgsweep.pg.prewarm import require_prewarm
+from pgsweep.pg.refusals import explained
 from pgsweep.residency.access import Access
 from pgsweep.residency.pool import PoolReader
 from pgsweep.warm.keep.choice import choose, hottest, stretches, touches, visits

@@ -23,10 +23,11 @@ from pgsweep.pg.catalog import (
     read_server,
     read_unlogged,
 )
-from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.grants import NO_RIGHT, as_command, grant_to_read
 from pgsweep.pg.prewarm import read_named, read_warmable, require_prewarm
+from pgsweep.pg.refusals import explained
 from pgsweep.plain import relation_label, shell_word
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmTrouble

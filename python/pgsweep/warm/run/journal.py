@@ -8,16 +8,20 @@ run is at work, and removed when all is done.
 
 from __future__ import annotations
 
+import errno
 import fcntl
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 import msgspec
 
+from pgsweep.decoded import stored_bytes
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import Aside, through_own_links
-from pgsweep.regular import open_regular, read_bounded
+from pgsweep.pg.server_identity import ServerIdentity
+from pgsweep.regular import TooLong, open_regular
 from pgsweep.warm.block_ranges import BlockRange, Call
 
 Into = Literal["pool", "page-cache", "both"]
@@ -28,6 +32,8 @@ _LONGEST_HEADER_BYTES = 1 << 20
 _LARGEST_BYTES = 1 << 30
 """A piece takes about 200 bytes, so this is a journal of millions of stretches."""
 
+_LONGEST_LINE_BYTES = 64 << 20
+
 
 class RunKey(msgspec.Struct, frozen=True, kw_only=True):
     """What identifies a run: the server, and the selection that is warmed.
@@ -36,6 +42,7 @@ class RunKey(msgspec.Struct, frozen=True, kw_only=True):
         system_identifier: of the cluster; nothing where the role may not ask.
         host: as libpq says where it was reached, as is port.
         relations: as they were named, sorted, as are schemas; nothing for all of the database.
+        server: which of those with this system identifier; nothing in journals of earlier versions.
     """
 
     system_identifier: str | None
@@ -46,6 +53,7 @@ class RunKey(msgspec.Struct, frozen=True, kw_only=True):
     schemas: list[str]
     every_database: bool
     into: Into
+    server: ServerIdentity | None = None
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +222,7 @@ def read_journal(path: Path, started_us: int | None = None) -> RemainingRanges:
     header = read_header(path)
     calls: dict[int, tuple[str, list[BlockRange]]] = {}
     done: dict[int, int] = {}
-    for text in _read_lines(path)[1:]:
+    for text in itertools.islice(_read_lines(path), 1, None):
         try:
             line = msgspec.json.decode(text, type=_Line)
         except (msgspec.DecodeError, RecursionError):
@@ -258,10 +266,14 @@ def _is_possible(piece: BlockRange) -> bool:
     return 0 <= piece.oid < 2**32 and piece.first_block >= 0 < piece.blocks and piece.end_block < 2**32
 
 
-def _read_lines(path: Path) -> list[bytes]:
+def _read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines; one that is too long is that of no journal, and what comes after it is left out."""
     try:
         with open_regular(path) as file:
-            return read_bounded(file, _LARGEST_BYTES, path).split(b"\n")
+            if stored_bytes(file) > _LARGEST_BYTES:
+                raise TooLong(errno.EFBIG, f"it has more than {_LARGEST_BYTES} bytes", str(path))
+            while len(line := file.readline(_LONGEST_LINE_BYTES)) < _LONGEST_LINE_BYTES and line:
+                yield line
     except OSError as error:
         raise _unreadable(path, error) from error
 

@@ -1,8 +1,9 @@
 """Where journals lie, so that runs against different servers, or of different relations, never mix.
 
 In the state folder of the user, `$XDG_STATE_HOME/pgsweep` or `~/.local/state/pgsweep` (XDG Base Directory
-Specification), one file for each server, database and selection. A server is identified by its system
-identifier and by its address: a standby has its primary's identifier, and another pool.
+Specification), one file for each server, database and selection. A server is known by the time since when its
+pool is in use. After a restart it is known by its address and by what tells the servers of one system
+identifier apart (pg/server_identity.py): a copy or a standby has that of the original, and another pool.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ import msgspec
 
 from pgsweep.errors import UsageError
 from pgsweep.files import check_private, make_private, state_folder
-from pgsweep.pg.catalog import read_cluster
-from pgsweep.pg.connect import Connection, connect, explained
-from pgsweep.plain import shell_word
+from pgsweep.pg.catalog import read_pool_start_us
+from pgsweep.pg.connect import Connection, connect
+from pgsweep.pg.refusals import explained
+from pgsweep.pg.server_identity import differences, read_identity
+from pgsweep.plain import shell_word, shown
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import Header, Into, RunKey, read_header
 
 
 def run_key(connection: Connection, selection: Selection, into: Into) -> RunKey:
     """Return what identifies a run."""
-    cluster, info = read_cluster(connection), connection.info
+    identity, info = read_identity(connection), connection.info
     return RunKey(
-        system_identifier=None if cluster is None else cluster[0],
+        system_identifier=identity.system_identifier,
         host=info.host,
         port=info.port,
         database=info.dbname,
@@ -37,6 +40,7 @@ def run_key(connection: Connection, selection: Selection, into: Into) -> RunKey:
         schemas=sorted(selection.schemas),
         every_database=selection.every_database,
         into=into,
+        server=identity,
     )
 
 
@@ -73,20 +77,27 @@ def find_journal(conninfo: str, selection: Selection | None = None) -> Path:
     """
     with connect(conninfo) as connection, explained():
         here = run_key(connection, selection or Selection(), "pool")
+        started_us = read_pool_start_us(connection)
     folder = state_folder()
     if folder is not None:
         with contextlib.suppress(OSError):
             check_private(folder)
     found: list[tuple[Path, RunKey]] = []
+    foreign: list[str] = []
     damaged: list[tuple[Path, UsageError]] = []
     for path in sorted(folder.glob("warm-*.journal")) if folder is not None else ():
         try:
-            key = read_header(path).run
+            header = read_header(path)
         except UsageError as error:
             if _may_be_of(path, here, any_selection=selection is None):
                 damaged.append((path, error))
             continue
-        if key is not None and _fits(key, here, any_selection=selection is None):
+        key = header.run
+        if key is None or not _is_of(key, here, any_selection=selection is None):
+            continue
+        if reasons := _reasons(header, key, here, started_us):
+            foreign.append(f"`{path}` is the journal of a run on another server: {'; '.join(reasons)}")
+        else:
             found.append((path, key))
     if damaged and not found:
         path, why = damaged[0]
@@ -95,6 +106,12 @@ def find_journal(conninfo: str, selection: Selection | None = None) -> Path:
             cause=why.cause or why.message,
             hint="remove the file and begin anew without --resume",
         ) from why
+    if not found and foreign:
+        raise UsageError(
+            "no stopped run on this server and database is known",
+            cause="; ".join(foreign),
+            hint="connect to the server of that run, or begin anew without --resume",
+        )
     if not found:
         raise UsageError(
             "no stopped run on this server and database is known",
@@ -113,9 +130,6 @@ def find_journal(conninfo: str, selection: Selection | None = None) -> Path:
 def check_server(header: Header, here: RunKey, started_us: int, path: Path) -> None:
     """Check that a journal was written for this server: its relations are numbers that mean others elsewhere.
 
-    A standby has its primary's system identifier and relations, and another pool. So the address must be the
-    same, or the time since when the pool is in use: by that a server is known under another name too.
-
     Args:
         header: of the journal.
         here: what would identify the run on this server.
@@ -126,30 +140,35 @@ def check_server(header: Header, here: RunKey, started_us: int, path: Path) -> N
         UsageError: it was written for another.
     """
     run = header.run
-    if run is None:
+    if run is None or not (reasons := _reasons(header, run, here, started_us)):
         return
+    raise UsageError(
+        f"`{path}` is the journal of a run on the server at {run.host}, port {run.port}, and this one is "
+        f"at {here.host}, port {here.port}",
+        cause="; ".join(reasons) + ": it is another server, such as a copy or a standby, or it was restarted",
+        hint=f"connect to the server of that run: -h {shell_word(run.host)} -p {run.port}; or begin anew "
+        "without --resume",
+    )
+
+
+def _reasons(header: Header, run: RunKey, here: RunKey, started_us: int) -> list[str]:
+    """Return why a journal is not of this server, in words; nothing where it is."""
     if run.system_identifier != here.system_identifier and None not in (
         run.system_identifier,
         here.system_identifier,
     ):
-        raise UsageError(
-            f"`{path}` is the journal of a run on another server",
-            cause=f"that was reached at {run.host}, port {run.port}; its relations are others here",
-            hint="connect to that server, or begin anew without --resume",
-        )
-    if (run.host, run.port) != (here.host, here.port) and header.started_us != started_us:
-        raise UsageError(
-            f"`{path}` is the journal of a run on the server at {run.host}, port {run.port}, and this one is "
-            f"at {here.host}, port {here.port}",
-            cause="its pool is in use since another time: it is another server, such as a standby, or it was "
-            "restarted",
-            hint=f"if it is the same server, use the address of that run: -h {shell_word(run.host)} "
-            f"-p {run.port}; else begin anew without --resume",
-        )
+        return [f"its system identifier is {run.system_identifier}, here it is {here.system_identifier}"]
+    if header.started_us == started_us:
+        return []
+    found = [] if run.server is None or here.server is None else differences(run.server, here.server)
+    if (run.host, run.port) != (here.host, here.port):
+        found.append(f"it was reached at {shown(run.host)}, port {run.port}")
+    return [*found, "its pool is in use since another time"] if found else []
 
 
-def _fits(key: RunKey, here: RunKey, *, any_selection: bool) -> bool:
-    places = [(run.system_identifier, run.host, run.port, run.database) for run in (key, here)]
+def _is_of(key: RunKey, here: RunKey, *, any_selection: bool) -> bool:
+    """Return whether a run was on a server with this system identifier, of this database and selection."""
+    places = [(run.system_identifier, run.database) for run in (key, here)]
     chosen = [(run.relations, run.schemas, run.every_database) for run in (key, here)]
     return places[0] == places[1] and (any_selection or chosen[0] == chosen[1])
 

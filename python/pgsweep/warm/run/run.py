@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import connect
+from pgsweep.pg.refusals import explained
 from pgsweep.progress import Listener, NullListener
 from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmTrouble, WarmVerified, WarmWork
 from pgsweep.warm.block_ranges import Call

@@ -12,8 +12,9 @@ from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.datafiles import DataFiles, Fork, find_data_files
 from pgsweep.host.pages import counted_bytes
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.connect import enter, explained
+from pgsweep.pg.connect import enter
 from pgsweep.pg.keep import Place, read_places
+from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.residency.page_cache import read_pages

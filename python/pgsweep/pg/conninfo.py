@@ -1,0 +1,180 @@
+"""Connection strings: libpq parses them, pgsweep puts them together and describes them.
+
+Every spelling that psql takes works, because libpq itself parses it: a database name, `key=value` pairs, a
+`postgresql://` URI, PG* environment variables, service and password files, several hosts, SSL. No
+description repeats a connection string, because it may hold a password.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgsweep.errors import UsageError
+from pgsweep.pg.secrets import masked, without_secrets
+from pgsweep.plain import decode_name
+
+
+def build_conninfo(
+    target: str = "",
+    *,
+    host: str | None = None,
+    port: str | int | None = None,
+    user: str | None = None,
+    dbname: str | None = None,
+    password: str | None = None,
+) -> str:
+    """Return one connection string from psql's positional argument and flags; a flag wins.
+
+    Args:
+        target: a database name, `key=value` pairs or a URI. libpq's own rule applies: a text is a
+            connection string if it begins like a URI or holds `=`.
+        host: `-h`.
+        port: `-p`.
+        user: `-U`.
+        dbname: `-d`; may be a connection string too, as in psql.
+        password: as asked for by `-W`; never from an argument of the command line.
+
+    Raises:
+        UsageError: a text is not a connection string.
+    """
+    given = {"host": host, "port": port, "user": user, "password": password}
+    flags = {name: str(value) for name, value in given.items() if value is not None}
+    parts: dict[str, str] = {}
+    for text in (target, dbname or ""):
+        if text.startswith(("postgresql://", "postgres://")) or "=" in text:
+            parts.update(parse_conninfo(text))
+        elif text:
+            parts["dbname"] = text
+    _check_place({**parts, **flags})
+    return make_conninfo("", **{**parts, **flags})
+
+
+def _check_place(parts: dict[str, str]) -> None:
+    """Refuse what cannot be a host or a port, before libpq quotes it: it may be a piece of a password.
+
+    Raises:
+        UsageError: a host has a character that names of hosts do not have, or a port is not a number.
+    """
+    # A path is a folder of sockets, and `@` at the beginning an abstract socket (fe-connect.c).
+    hosts = [host for host in parts.get("host", "").split(",") if not host.startswith(("/", "@"))]
+    if any(re.search(r"[@=;?#/\s]", host) for host in hosts):
+        what = "host"
+    elif not all(port == "" or port.strip().isdecimal() for port in parts.get("port", "").split(",")):
+        what = "port"
+    else:
+        return
+    raise UsageError(
+        f"the {what} of the connection is not valid",
+        cause="a password in a URI has one of the characters @ : / ? # % as it is, or parts are not "
+        "separated",
+        hint="in a URI write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25, or leave the "
+        "password to ~/.pgpass; put blanks between `key=value` pairs, and quotes around them: "
+        "'host=... dbname=...'",
+    )
+
+
+def parse_conninfo(conninfo: str) -> dict[str, str]:
+    """Return the parameters that a connection string names.
+
+    Raises:
+        UsageError: it is not a connection string.
+    """
+    try:
+        return {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
+    except psycopg.ProgrammingError as error:
+        # libpq's message quotes pieces of the text, which may be pieces of a password.
+        cause = str(error).strip() if without_secrets(conninfo) == conninfo and "@" not in conninfo else None
+        raise UsageError(
+            "the connection string cannot be understood",
+            cause=cause,
+            hint="as for psql: DBNAME, 'host=... dbname=...', or postgresql://USER@HOST:PORT/DBNAME",
+        ) from None
+
+
+def describe(conninfo: str) -> str:
+    """Return in words where a connection string leads, without password: `postgres at localhost:5432`."""
+    parts = _with_defaults(conninfo)
+    if _is_service(parts):
+        return place_of(conninfo)
+    database = parts.get("dbname") or parts.get("user") or "?"
+    return masked(f"database {database} at {place_of(conninfo)}")
+
+
+def place_of(conninfo: str) -> str:
+    """Return in words where the server of a connection string is, without password: `db1, port 5432`."""
+    parts = _with_defaults(conninfo)
+    if _is_service(parts):
+        return masked(f"service {parts['service']}")
+    return masked(f"{parts.get('host', 'the local socket')}, port {parts.get('port', '5432')}")
+
+
+def place_options(conninfo: str) -> tuple[list[str], list[str]]:
+    """Return psql's options for what a connection string names: host and port; these, role and database.
+
+    What libpq takes from its environment is not among them: psql takes it from there too.
+    """
+    parts = parse_conninfo(conninfo)
+    place = [
+        word
+        for name, flag in (("host", "-h"), ("port", "-p"))
+        if name in parts
+        for word in (flag, parts[name])
+    ]
+    role = ["-U", parts["user"]] if "user" in parts else []
+    # A name with `=` in it, or a URI's beginning, would be read as a connection string.
+    database = parts.get("dbname", "")
+    named = ["-d", database] if database and "=" not in database and "://" not in database else []
+    return place, [*place, *role, *named]
+
+
+def _with_defaults(conninfo: str) -> dict[str, str]:
+    """Return the parameters, those not given as libpq's environment has them."""
+    given = parse_conninfo(conninfo)
+    options = pq.Conninfo.get_defaults()
+    defaults = {option.keyword.decode(): option.val.decode() for option in options if option.val}
+    # A service goes before the defaults, but not before what was given.
+    if "service" in {**defaults, **given} and "host" not in given:
+        return {"service": defaults.get("service", ""), **given}
+    return {**defaults, **given}
+
+
+def _is_service(parts: dict[str, str]) -> bool:
+    # libpq looks the service up when it connects, and not before.
+    return "service" in parts and "host" not in parts
+
+
+def with_name(conninfo: str, name: str) -> str:
+    """Return a connection string whose sessions have an application_name, unless the environment has one."""
+    return make_conninfo(conninfo, fallback_application_name=name)
+
+
+def is_conninfo(text: str) -> bool:
+    """Return whether libpq would read a text as a connection string; it would not for `a=b.heat`."""
+    if text.startswith(("postgresql://", "postgres://")):
+        return True
+    if "=" not in text:
+        return False
+    try:
+        return bool(conninfo_to_dict(text))
+    except psycopg.ProgrammingError:
+        return False
+
+
+def parameter_of(parameters: Mapping[str, str], name: str) -> str:
+    """Return a parameter as libpq takes it: as given, of the service or the environment, or its default.
+
+    libpq looks it up when it begins to connect, here to a socket that cannot be there.
+    """
+    if name in parameters:
+        return parameters[name]
+    nowhere = {"host": "/", "port": "1", "hostaddr": None, "service": parameters.get("service")}
+    started = pq.PGconn.connect_start(make_conninfo("", **nowhere).encode())
+    try:
+        return next((decode_name(o.val or b"") for o in started.info if o.keyword == name.encode()), "")
+    finally:
+        started.finish()

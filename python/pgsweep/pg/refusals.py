@@ -1,0 +1,203 @@
+"""What a refused connection or statement means: our own errors with the likely cause and the next step.
+
+No message repeats a connection string, because it may hold a password; libpq's own messages name host, user
+and database only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg
+from psycopg import errors as sqlstates
+
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer
+from pgsweep.host.postmaster import has_account
+from pgsweep.pg.answers import unexpected
+from pgsweep.pg.failures import connection_lost, first_line, no_answer
+from pgsweep.pg.wire import TooLong
+from pgsweep.plain import decode_name, shell_word, sql_identifier
+
+# Message pattern, likely cause, next step; the first match counts. libpq gives no SQLSTATE for a refused
+# connection, and its texts are in English unless the server's lc_messages says otherwise: then the message
+# stands alone.
+_REFUSALS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"password authentication failed",
+        "the password is wrong, or the role has none",
+        "try the same with psql; a password file is read from ~/.pgpass (mode 0600)",
+    ),
+    (
+        r"no password supplied",
+        "the server wants a password and libpq found none",
+        "set PGPASSWORD, or add a line to ~/.pgpass: {pgpass}:PASSWORD",
+    ),
+    (
+        r"peer authentication failed",
+        "over the socket the server lets in only the system user of the same name",
+        "{as_role}connect by TCP: -h localhost",
+    ),
+    (r'database "[^"]*" does not exist', "there is no such database", "psql -l lists them; choose: -d NAME"),
+    (r'role "[^"]*" does not exist', "there is no such role", "name another: -U NAME"),
+    (
+        r"not permitted to log in",
+        "the role was made without LOGIN",
+        "name another role: -U NAME",
+    ),
+    (
+        r'too many connections for database "[^"]*"',
+        "the database takes no more connections, and pgsweep may need two",
+        "close some, or as its owner: psql -d postgres -c {alter_database}",
+    ),
+    (
+        r'too many connections for role "[^"]*"',
+        "all connections that this role may use are taken; pgsweep may need two",
+        "close some, or as a superuser: psql -d postgres -c {alter_role}",
+    ),
+    (
+        r"too many (connections|clients)|remaining connection slots are reserved",
+        "all connections that this role may use are taken",
+        "close some, or connect as a superuser: -U postgres",
+    ),
+    (
+        r"no pg_hba.conf entry|pg_hba.conf rejects",
+        "the server's pg_hba.conf does not let this user in from here",
+        "add a line to pg_hba.conf, then: SELECT pg_reload_conf()",
+    ),
+    (
+        r"starting up|not yet accepting connections|in recovery mode",
+        "the server is starting or recovering",
+        "wait a little and try again: pg_isready",
+    ),
+    (r"shutting down", "the server is being stopped", "start it again, then: pg_isready"),
+    (
+        r"definition of service|service file",
+        "the service is in none of libpq's service files",
+        "see ~/.pg_service.conf, or leave out service=",
+    ),
+    (
+        r"does not support SSL|SSL negotiation|certificate|SSL error",
+        "client and server do not agree on encryption",
+        "see sslmode and sslrootcert: sslmode=prefer tries both ways",
+    ),
+    (
+        r"resolve host|translate host name|Name or service not known",
+        "the host name is unknown here",
+        "check the host: -h HOST",
+    ),
+    (r"timeout", "the host does not answer", "check host, port and firewall: pg_isready"),
+    (
+        r"No such file or directory|Connection refused",
+        "no server listens there",
+        "is it running? pg_isready; name another place: -h HOST -p PORT",
+    ),
+    (
+        r"Permission denied",
+        "this user may not enter the socket's folder",
+        "run it as root: sudo pgsweep ..., or connect by TCP: -h localhost",
+    ),
+)
+
+
+def refused(error: psycopg.Error) -> ConnectionFailed:
+    """Return the error of a connection that could not be made."""
+    text = plain_message(error)
+    for pattern, cause, hint in _REFUSALS:
+        if re.search(pattern, text, re.IGNORECASE):
+            return ConnectionFailed(text, cause=cause, hint=_with_place(hint, error))
+    return ConnectionFailed(text, hint="try the same with psql: it reads the same settings")
+
+
+def _with_place(hint: str, error: psycopg.Error) -> str:
+    """Return a hint of `_REFUSALS` with the names of the connection that was refused."""
+    if "{" not in hint:
+        return hint
+    # Where libpq did not come as far as to know them, they are the user's to fill in.
+    place = {"host": "HOST", "port": "PORT", "db": "DATABASE", "user": "USER"}
+    if error.pgconn is not None:
+        for name, unknown in place.items():
+            with suppress(psycopg.Error):
+                place[name] = decode_name(getattr(error.pgconn, name)) or unknown
+    # fe-connect.c, passwordFromFile: `:` and `\\` are escaped by `\\`.
+    escaped = [re.sub(r"([:\\])", r"\\\1", place[name]) for name in ("host", "port", "db", "user")]
+    alter_database = f"ALTER DATABASE {sql_identifier(place['db'])} CONNECTION LIMIT -1"
+    alter_role = f"ALTER ROLE {sql_identifier(place['user'])} CONNECTION LIMIT -1"
+    return hint.format(
+        pgpass=":".join(escaped),
+        as_role=f"sudo -u {shell_word(place['user'])} pgsweep ..., or " if has_account(place["user"]) else "",
+        alter_database=shell_word(alter_database),
+        alter_role=shell_word(alter_role),
+    )
+
+
+def plain_message(error: psycopg.Error) -> str:
+    """Return the message in one line, without psycopg's preface and libpq's question."""
+    return re.sub(r"^connection (failed|is bad): ", "", first_line(error)).replace("FATAL:  ", "")
+
+
+def translate(error: psycopg.Error) -> PgsweepError:
+    """Return the error of ours that a failed statement means."""
+    text = plain_message(error)
+    match error:
+        case sqlstates.InsufficientPrivilege():
+            return MissingAbility(
+                text,
+                cause="the role may not see this",
+                hint="`pgsweep doctor` has the command that grants pg_monitor",
+            )
+        case sqlstates.QueryCanceled():
+            return PgsweepError(
+                text,
+                cause="the statement took longer than pgsweep's own limit, or someone cancelled it",
+                hint="try again when the server is less busy",
+            )
+        case sqlstates.TransactionTimeout() | sqlstates.IdleInTransactionSessionTimeout():
+            return PgsweepError(
+                text,
+                cause="a setting of the role or of the database ends transactions after too short a time",
+                hint="see which: psql -c '\\drds'; connect as another role, or to another database: -U NAME, "
+                "-d NAME",
+            )
+        case sqlstates.LockNotAvailable():
+            return PgsweepError(text, cause="another session holds the lock", hint="try again later")
+        case TooLong():
+            return no_answer(text)
+        case psycopg.OperationalError() | psycopg.InterfaceError():
+            return connection_lost(text)
+        case (
+            sqlstates.UndefinedTable()
+            | sqlstates.UndefinedFunction()
+            | sqlstates.UndefinedObject()
+            | sqlstates.UndefinedColumn()
+            | sqlstates.InvalidSchemaName()
+        ):
+            return PgsweepError(
+                f"the server refused a statement: {text}",
+                cause="an extension or a relation was dropped meanwhile, or is not of the server's version",
+                hint="see what is there: pgsweep doctor",
+            )
+    if error.sqlstate is None:
+        # Of psycopg or libpq, not of the server: an answer that they cannot read.
+        return unexpected(None, text)
+    return UnexpectedAnswer(
+        f"the server refused a statement that PostgreSQL takes: {text}",
+        cause="a proxy changes statements or answers, or the server is not PostgreSQL as released",
+        hint="connect to the server itself: -h HOST -p PORT; `--debug` shows which statement it was",
+    )
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn what a statement raises inside into errors with cause and hint.
+
+    Raises:
+        MissingAbility: a privilege is missing.
+        ConnectionFailed: the connection was lost.
+        PgsweepError: a timeout.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error) from error

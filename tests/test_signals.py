@@ -1,0 +1,103 @@
+"""A signal that ends a command ends its statements too: a server does not notice that a client has gone."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import psycopg
+import pytest
+
+from pgsweep.pg.cluster import Cluster
+from tests.fix_cli import launch
+from tests.fix_process import wait_until
+from tests.fix_serve import serving
+
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+def running(cluster: Cluster, mark: str) -> int:
+    """Return how many sessions execute a statement with a mark in it."""
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        found = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid() "
+            "AND query LIKE %s",
+            [f"%{mark}%"],
+        ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_the_statement_of_footprint_is_cancelled(wheel18: Cluster, number: signal.Signals) -> None:
+    mark = f"footprint {number.name}"
+    statement = f"SELECT pg_sleep(600) /* {mark} */"
+    with launch("footprint", statement, wheel18.conninfo()) as process:
+        wait_until(lambda: running(wheel18, mark) == 1, 60)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert "Traceback" not in said
+    wait_until(lambda: running(wheel18, mark) == 0, 10)
+
+
+def test_the_statement_of_a_footprint_that_is_killed_ends_too(server: Cluster) -> None:
+    """Nothing of ours can cancel it: the server looks whether its client is still there."""
+    mark = "footprint killed"
+    with launch("footprint", f"SELECT pg_sleep(600) /* {mark} */", server.conninfo()) as process:
+        wait_until(lambda: running(server, mark) == 1, 60)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    wait_until(lambda: running(server, mark) == 0, 20)
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_the_statements_of_other_threads_are_cancelled(
+    wheel18: Cluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Those of `serve` are all sent by other threads than the one that gets the signal."""
+    mark = "pgsweep_user_query"  # its rows are fetched from a cursor of this name
+    (tmp_path / "serve.toml").write_text(
+        '[[metric]]\nname = "slow"\nquery = "SELECT 1 AS value, pg_sleep(600)::text"\n'
+        "every = 1\ntimeout = 60\n"
+    )
+    options = ("--config", str(tmp_path / "serve.toml"))
+    with serving(tmp_path / "state", wheel18.conninfo(), options=options) as served:
+        wait_until(lambda: running(wheel18, mark) == 1, 60)
+        served.process.send_signal(number)
+        served.process.wait(60)
+    wait_until(lambda: running(wheel18, mark) == 0, 10)
+
+
+STUCK = """
+import sys, threading, time
+from pgsweep.cli import app
+from pgsweep.pg.connect import connect
+
+def work(mark):
+    with connect(sys.argv[1], inspection=False) as session:
+        session.execute(f"SELECT pg_sleep(600) /* {mark} */")
+
+class Group:
+    def main(self, **_):
+        for number in range(3):
+            threading.Thread(target=work, args=[f"{sys.argv[2]} {number}"], daemon=True).start()
+        print(sys.stdin.readline())
+        raise KeyboardInterrupt
+
+app.application = Group()
+sys.exit(app.run([]))
+"""
+
+
+def test_threads_that_nobody_waits_for_leave_no_statement(wheel18: Cluster) -> None:
+    """As after a second Ctrl-C: the command ends at once, and its threads are where they are."""
+    mark = "nobody waits"
+    with Popen([sys.executable, "-c", STUCK, wheel18.conninfo(), mark], stdin=PIPE, text=True) as process:
+        wait_until(lambda: running(wheel18, mark) == 3)
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 130
+    wait_until(lambda: running(wheel18, mark) == 0, 10)
