@@ -101,8 +101,9 @@ def launch(
 class Command:
     """A command in a process forked from one that has its imports, with what is used of `subprocess.Popen`.
 
-    Its streams are of text, and there where a pipe was asked for. `peak_bytes` is the most memory that it or
-    one of its children had, once it has ended; at least that of the process that it was forked from.
+    Its streams are of text, and there where a pipe was asked for. Once it has ended, `processor_seconds` is
+    what it and its children took, and `peak_bytes` the most memory that one of them had: at least that of the
+    process that it was forked from.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Command:
         assert len(message) < MOST_BYTES
         self.args = words
         self.returncode: int | None = None
-        self.peak_bytes = 0
+        self.peak_bytes, self.processor_seconds = 0, 0.0
         self._answers, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with closing(answering), ExitStack() as given:
             ends = [_ends(stream, given, reads=not number) for number, stream in enumerate(streams)]
@@ -160,10 +161,10 @@ class Command:
             if not select.select([self._answers], [], [], timeout)[0]:
                 assert timeout is not None
                 raise subprocess.TimeoutExpired(self.args, timeout)
-            status, seconds, self.peak_bytes = json.loads(self._answers.recv(100))
+            status, self.processor_seconds, self.peak_bytes = json.loads(self._answers.recv(100))
             self._answers.close()
             self.returncode = os.waitstatus_to_exitcode(status)
-            forked_seconds.append(seconds)
+            forked_seconds.append(self.processor_seconds)
         return self.returncode
 
     def communicate(self, given: str = "", timeout: float | None = None) -> tuple[str, str]:

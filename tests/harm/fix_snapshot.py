@@ -80,7 +80,8 @@ _SERVER = {
     " UNION ALL SELECT format('bgwriter since %s', stats_reset) FROM pg_stat_bgwriter"
     " UNION ALL SELECT format('archiver since %s', stats_reset) FROM pg_stat_archiver"
     " UNION ALL SELECT format('WAL since %s', stats_reset) FROM pg_stat_wal"
-    " UNION ALL SELECT format('%s sessions killed, %s deadlocks', sessions_killed, deadlocks) FROM pg_stat_database WHERE datname = current_database()",
+    " UNION ALL SELECT format('%s sessions killed, %s deadlocks', sessions_killed, deadlocks)"
+    " FROM pg_stat_database WHERE datname = current_database()",
     "database": "SELECT format('%s %s', datname, datacl) FROM pg_database",
 }
 

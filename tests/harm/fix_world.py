@@ -173,6 +173,7 @@ class Run:
     out: str
     err: str
     seconds: float
+    processor_seconds: float
     peak_bytes: int
 
 
@@ -280,7 +281,7 @@ class World:
         started.command = launch(*words, cwd=folder or self.work, env=environment, stdin=stdin, first=first)
         return started
 
-    def run(self, *words: str, given: str = "", seconds: float = 60) -> Run:
+    def run(self, *words: str, given: str = "", seconds: float = 120) -> Run:
         """Run a command to its end; all its processes must then be gone."""
         started = self.begin(*words, stdin=PIPE if given else DEVNULL)
         try:
@@ -290,7 +291,8 @@ class World:
             raise
         took = time.monotonic() - started.at
         wait_until(started.is_gone, GONE_SECONDS, started.described)
-        return Run(words, started.command.wait(), out, err, took, started.command.peak_bytes)
+        command = started.command
+        return Run(words, command.wait(), out, err, took, command.processor_seconds, command.peak_bytes)
 
     def clear(self) -> None:
         """Remove what commands left in the user's folders."""

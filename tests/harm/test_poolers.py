@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
 
-from tests.harm.cases import COMMANDS, Case
+from tests.fix_process import wait_until
+from tests.harm.cases import CASES, COMMANDS, MOST, Case
 from tests.harm.fix_poolers import OURS, PGBOUNCERS, PgBouncer, used
-from tests.harm.fix_world import World
+from tests.harm.fix_world import GONE_SECONDS, World
 from tests.harm.pooler import Behaviour
 
 pytestmark = [pytest.mark.slow]
 
-KINDS = [case for case in COMMANDS if case.command in ("doctor", "record", "load")]
+KINDS = [case for case in CASES if case.id in ("doctor", "record sql", "load")]
 """Of those that differ in how they use sessions."""
 POOLERS = {**PGBOUNCERS, **OURS}
-WITH_ALL = ("transaction", "the server's key")
+RUN = {"transaction": COMMANDS, "the server's key": MOST}
 PAIRS = [
     pytest.param(pooler, case, id=f"{name}: {case.id}")
     for name, pooler in POOLERS.items()
-    for case in (COMMANDS if name in WITH_ALL else KINDS)
+    for case in RUN.get(name, KINDS)
 ]
 
 
@@ -40,4 +42,24 @@ def test_the_session_is_as_before(
     pooler: Behaviour | PgBouncer, case: Case, world_through: Callable[..., World]
 ) -> None:
     harm = harm_of(case, world_through(pooler))
+    assert not harm, "\n".join(harm)
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("name", [name for name, each in OURS.items() if each.real_key])
+def test_the_session_is_as_before_where_a_command_is_ended(
+    name: str, by: signal.Signals, world_through: Callable[..., World]
+) -> None:
+    """Where the pooler is not noticed, the command is recording when it is ended."""
+    world = world_through(OURS[name])
+    world.clear()
+    used(world)
+    before = world.look(sessions_only=True)
+    started = world.begin("record", "-d", world.target, "--source", "sql", "--for", "60s", "-o", "x.evidence")
+    with started.command as command:
+        evidence = world.work / "x.evidence"
+        wait_until(lambda: evidence.exists() or command.poll() is not None)
+        command.send_signal(by)
+    wait_until(started.is_gone, GONE_SECONDS, started.described)
+    harm = world.settled(before, sessions_only=True)
     assert not harm, "\n".join(harm)
