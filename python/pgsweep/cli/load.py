@@ -141,6 +141,13 @@ class _Names(click.ParamType[Any]):
     show_default=True,
     help="Keep indexes and foreign keys, or drop them and make them again at the end.",
 )
+@click.option(
+    "--search-path",
+    type=_Names(),
+    metavar="SCHEMA,...",
+    help="Schemas in which functions of triggers, checks and defaults look for names.  [default: as in "
+    "psql; for superusers only those in which nobody else may create]",
+)
 @click.option("--disable-triggers", is_flag=True, help="Triggers on INSERT do not fire during the load.")
 @click.option(
     "--freeze/--no-freeze",
@@ -264,7 +271,9 @@ def command(
 
         def work(conninfo: str) -> LoadResult:
             if resume:
-                return run.resume(conninfo, table, listener=listener, stop=stop)
+                return run.resume(
+                    conninfo, table, search_path=options.search_path, listener=listener, stop=stop
+                )
             if rollback:
                 return run.roll_back(conninfo, table, listener=listener, stop=stop)
             if keep_as_is:
@@ -341,6 +350,7 @@ _TAKEN = {
     "indexes": "indexes",
     "disable_triggers": "disable_triggers",
     "freeze": "freeze",
+    "search_path": "search_path",
     "maintenance_work_mem": "maintenance_work_mem_bytes",
     "vacuum": "vacuum",
     "piece": "piece_bytes",

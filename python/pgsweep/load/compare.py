@@ -27,6 +27,7 @@ from pgsweep.load.source import Input, find_inputs
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, read_catalog
+from pgsweep.pg.load_code import read_code, under_path
 from pgsweep.pg.load_compare import (
     analyze_copy,
     insert_rows,
@@ -35,7 +36,7 @@ from pgsweep.pg.load_compare import (
     settle_constraints,
     table_copy,
 )
-from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, open_session, session_path
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, open_session
 from pgsweep.pg.load_work import failure_of
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.progress import Progress
@@ -112,8 +113,9 @@ def _compare(
 ) -> LoadCompareResult:
     original = read_catalog(connection, resolve_relation(connection, table))
     assert original is not None
-    prepared = prepare(original, inputs, options, connection)
-    path = session_path(connection)
+    code = read_code(connection, original.table.oid, options.search_path)
+    prepared = prepare(original, inputs, options, connection, code)
+    path = code.path
     document = LoadDocument(
         table=original.table,
         plan=prepared.plan,
@@ -228,8 +230,9 @@ def _practices(
         def measure() -> float:
             with table_copy(connection, original) as catalog:
                 begin = time.monotonic()
-                insert_rows(connection, _of(target, catalog), rows, at_once=size)
-                settle_constraints(connection)
+                with under_path(connection, path):
+                    insert_rows(connection, _of(target, catalog), rows, at_once=size)
+                    settle_constraints(connection)
                 return time.monotonic() - begin
 
         return measure
@@ -257,8 +260,9 @@ def _copied(
         if way.no_triggers:
             run_statements(connection, [trigger.disable for trigger in catalog.triggers])
         wanted = msgspec.structs.replace(_of(target, catalog), freeze=way.freeze)
-        copy_with_path(connection, wanted, sample.parts, path)
-        settle_constraints(connection)
+        with under_path(connection, path):
+            copy(connection, wanted, sample.parts)
+            settle_constraints(connection)
         if way.unlogged:
             make_logged(connection, catalog)
         for entry in sorted(objects, key=lambda entry: entry.stage):
@@ -266,7 +270,8 @@ def _copied(
         if way.no_triggers:
             run_statements(connection, [trigger.enable for trigger in catalog.triggers])
         if way.analyze:
-            analyze_copy(connection, catalog)
+            with under_path(connection, path):
+                analyze_copy(connection, catalog)
         return time.monotonic() - begin
 
 

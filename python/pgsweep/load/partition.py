@@ -237,4 +237,6 @@ def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
         partition_of=parent,
         bound=partition.bound,
     )
-    return Prepared(plan, prepared.objects, prepared.target, prepared.headers, prepared.measure)
+    return Prepared(
+        plan, prepared.objects, prepared.target, prepared.headers, prepared.measure, prepared.path
+    )

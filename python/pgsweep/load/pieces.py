@@ -75,6 +75,7 @@ class PieceRun:
         self._stop = stop
         self._steps: list[LoadStep] = []
         self._wal = wal_position(control)
+        self._notes: list[str] = []
         self.resumed = False
         self.before: list[tuple[str, str]] = []
 
@@ -222,7 +223,8 @@ class PieceRun:
         started = time.monotonic()
         self._listener.stage("analyzing")
         if self._document.table.owned:
-            analyze(self._control, self._document.table, vacuum=self._document.options.vacuum)
+            vacuum = self._document.options.vacuum
+            self._notes += analyze(self._control, self._document.table, self._document.path, vacuum=vacuum)
             self._step("analyzing", started)
         return self._end("kept as it is" if problems or partly else "loaded", begin, partly=partly)
 
@@ -330,7 +332,7 @@ class PieceRun:
             problems=lines,
             rejects_file=self._document.rejects_file,
             journal=self._document.journal if ended in ("interrupted", "incomplete") else None,
-            notes=unmoved_sequences(self._columns, self._document.plan.columns, stays),
+            notes=self._notes + unmoved_sequences(self._columns, self._document.plan.columns, stays),
         )
 
     def _step(self, what: str, begin: float) -> None:

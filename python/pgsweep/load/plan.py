@@ -41,11 +41,12 @@ from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, unlogged_choice
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
+from pgsweep.pg.load_code import Code
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import UNLOGGED, JournalObject
 from pgsweep.pg.load_work import unlogged_change
 from pgsweep.plain import quoted_where_needed
-from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject, LoadPlan
+from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadFunction, LoadObject, LoadPlan
 from pgsweep.units import format_bytes, parse_bytes
 
 _HEAP_PER_FILE_BYTE: Final = 1.2
@@ -67,6 +68,7 @@ class Prepared:
         objects: what is dropped or disabled, in the order in which it is made again.
         headers: whether each input begins with a header.
         measure: whether the number of sessions is measured first.
+        path: the search_path of the table's code.
     """
 
     plan: LoadPlan
@@ -74,6 +76,7 @@ class Prepared:
     target: CopyTarget
     headers: list[bool]
     measure: bool
+    path: str
 
 
 def check_table(catalog: Catalog, connection: Connection) -> None:
@@ -116,7 +119,7 @@ def check_table(catalog: Catalog, connection: Connection) -> None:
 
 
 def prepare(
-    catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, connection: Connection
+    catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, connection: Connection, code: Code
 ) -> Prepared:
     """Return the plan.
 
@@ -125,6 +128,7 @@ def prepare(
         inputs: the files.
         options: of the user.
         connection: the session that loads.
+        code: of the table.
 
     Raises:
         MissingAbility, UsageError, InputError: it cannot be loaded like this.
@@ -187,11 +191,13 @@ def prepare(
             f"quotes within unquoted fields: {stray}; COPY takes every quote for the start or end of a "
             "quoted part"
         )
-    if table.superuser and not table.owner_superuser:
+    if code.powerful and not table.owner_superuser:
         notes.append(
             f"triggers and defaults of role {table.owner} run with this session's rights, those of a "
             "superuser"
         )
+    if code.functions:
+        choices.append(LoadChoice(what="search_path of functions", choice=code.path, reason=code.reason))
     if firing and not options.single_transaction:
         notes.append("triggers fire for each row; --disable-triggers loads without them")
     sequences = [c.name for c in catalog.columns if c.move_sequence and c.name in columns]
@@ -260,10 +266,13 @@ def prepare(
             unlogged=options.unlogged,
         ),
         notes=notes,
+        functions=[
+            LoadFunction(name=f.name, owner=f.owner, used_by=f.used_by, path=f.own_path or code.path)
+            for f in code.functions
+        ],
     )
-    return Prepared(
-        plan, objects, _target(catalog, columns, inputs[0].format, options, freeze), headers, measure
-    )
+    target = _target(catalog, columns, inputs[0].format, options, freeze)
+    return Prepared(plan, objects, target, headers, measure, code.path)
 
 
 def _look(

@@ -92,6 +92,7 @@ def load_in_one(
     wal = wal_position(control)
     xid: int | None = None
     steps: list[LoadStep] = []
+    notes: list[str] = []
     ended = "loaded"
     try:
         with transaction(control):
@@ -124,7 +125,7 @@ def load_in_one(
                 steps += partition.attach(control, catalog, listener.note)
             if table.owned and not document.options.vacuum:
                 started = time.monotonic()
-                analyze(control, table, vacuum=False)
+                notes += analyze(control, table, document.path, vacuum=False)
                 steps.append(LoadStep(what="analyzing", seconds=round(time.monotonic() - started, 3)))
     except _Stopped:
         ended = "interrupted"
@@ -139,7 +140,7 @@ def load_in_one(
         control = open_session(conninfo)
     if ended == "loaded" and table.owned and document.options.vacuum:
         started = time.monotonic()
-        analyze(control, table, vacuum=True)
+        notes += analyze(control, table, document.path, vacuum=True)
         steps.append(LoadStep(what="vacuuming", seconds=round(time.monotonic() - started, 3)))
     if document.rejects_file is not None and ended == "loaded":
         write_rejects(Path(document.rejects_file), [entry.path for entry in document.inputs], work.rejects)
@@ -164,7 +165,7 @@ def load_in_one(
         steps=steps,
         problems=changes,
         rejects_file=document.rejects_file,
-        notes=unmoved_sequences(columns, document.plan.columns, work.state.rows),
+        notes=notes + unmoved_sequences(columns, document.plan.columns, work.state.rows),
     )
 
 

@@ -1,7 +1,7 @@
 """COPY of a piece of a file: the session, the statement, the count of its rows, and what a bad row is.
 
-COPY runs under the user's own search_path, because triggers, defaults and the functions of types may rely on
-it. Everything else in those transactions is qualified in full.
+COPY runs under the search_path of the table's code (pg/load_code.py), because triggers, defaults and the
+functions of types may rely on one. Everything else in those transactions runs under pg_catalog.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import psycopg
 from psycopg import sql
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.connect import Connection, connect, read_user_path, set_for_session
+from pgsweep.pg.connect import Connection, connect, set_for_session
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_journal import LoadId, Reject, add_piece, join_work
 from pgsweep.pg.load_work import check_same
 from pgsweep.units import format_many
@@ -162,7 +163,7 @@ def copy_piece(
 
     Args:
         table: the one that the load began with: the name may mean another one by now.
-        path: the user's search_path.
+        path: the search_path of the table's code.
         size_bytes: of the file.
         records: that the parts hold; None where that is not known (binary).
 
@@ -247,11 +248,9 @@ def copy_with_path(
     *,
     ignore_errors: bool = False,
 ) -> int:
-    """Copy under the user's search_path, within a transaction that is open."""
-    connection.execute("SELECT pg_catalog.set_config('search_path', %s, true)", [path])
-    rows = copy(connection, target, parts, ignore_errors=ignore_errors)
-    connection.execute("SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)")
-    return rows
+    """Copy under the search_path of the table's code, within a transaction that is open."""
+    with under_path(connection, path):
+        return copy(connection, target, parts, ignore_errors=ignore_errors)
 
 
 def wrong_count(records: int, rows: int) -> WrongCount:
@@ -383,8 +382,3 @@ def savepoint(connection: Connection) -> Iterator[None]:
     """Undo what fails inside, and only that."""
     with connection.transaction():
         yield
-
-
-def session_path(connection: Connection) -> str:
-    """Return the search_path that the user's own sessions have."""
-    return read_user_path(connection)

@@ -9,12 +9,13 @@ from typing import Final, TypeVar
 
 import psycopg
 from psycopg import errors as sqlstates
-from psycopg import sql
+from psycopg import pq, sql
 
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_journal import (
     UNLOGGED,
     VALIDATED,
@@ -251,6 +252,7 @@ def make_object(
     entry: JournalObject,
     *,
     load_id: LoadId | None,
+    path: str,
     memory_bytes: int,
     workers: int | None = None,
     rolling_back: bool = False,
@@ -260,6 +262,7 @@ def make_object(
 
     Args:
         load_id: of the journal; None where all of the load is one transaction, which is open.
+        path: of the table's code: a table that is made LOGGED has its indexes built anew.
         memory_bytes: for the sorts of an index build.
         workers: parallel workers of the build; None for the server's own setting.
         rolling_back: the rows of the load are gone, so a later run can only roll back.
@@ -283,8 +286,9 @@ def make_object(
             if not is_alive(connection, load_id):
                 raise _emptied(table)
             own = _only_own_rows(connection, table, load_id)
-        for statement in entry.make:
-            connection.execute(statement.encode())
+        with under_path(connection, path if entry.kind == UNLOGGED else "pg_catalog"):
+            for statement in entry.make:
+                connection.execute(statement.encode())
         if load_id is not None:
             # The statements name the table, and have locked what they found under that name.
             check_same(connection, table)
@@ -535,10 +539,29 @@ def _delete(connection: Connection, table: TableFacts, numbers: str) -> int:
     return connection.execute(query, [numbers]).rowcount
 
 
-def analyze(connection: Connection, table: TableFacts, *, vacuum: bool) -> None:
-    """Make the planner's statistics anew, and with VACUUM the visibility map."""
+def analyze(connection: Connection, table: TableFacts, path: str, *, vacuum: bool) -> list[str]:
+    """Make the planner's statistics anew, and with VACUUM the visibility map; return what failed, in words.
+
+    The rows are loaded without them. Up to version 16 expressions of indexes and statistics are computed
+    under the search_path of the session; since then the server itself sets a safe one.
+
+    Args:
+        path: of the table's code.
+    """
     words = sql.SQL("VACUUM (ANALYZE) {}") if vacuum else sql.SQL("ANALYZE {}")
-    connection.execute(words.format(named(table)))
+    statement = words.format(named(table))
+    try:
+        with under_path(connection, path):
+            if connection.info.transaction_status == pq.TransactionStatus.INTRANS:
+                with connection.transaction():
+                    connection.execute(statement)
+            else:
+                connection.execute(statement)
+    except psycopg.Error as error:
+        if connection.closed or connection.broken:
+            raise
+        return [f"no statistics were made ({first_line(error)}); later: {statement.as_string(None)}"]
+    return []
 
 
 def truncate(connection: Connection, table: TableFacts) -> None:

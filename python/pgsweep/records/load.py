@@ -44,6 +44,22 @@ class LoadObject(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
+class LoadFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that may run during the load, with the rights of the role that loads.
+
+    Attributes:
+        name: with schema and parameters.
+        used_by: the trigger, constraint, default, index or type that calls it; empty where another function
+            names it.
+        path: the search_path under which it runs.
+    """
+
+    name: str
+    owner: str
+    used_by: str
+    path: str
+
+
 class LoadEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """What the load is expected to take.
 
@@ -80,6 +96,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         notes: what else the user should know.
         partition_of: the table that a new partition is attached to; null where none is made.
         bound: of that partition.
+        functions: code of the database's users that may run.
     """
 
     table: str
@@ -108,6 +125,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     partition_of: str | None = None
     bound: str | None = None
+    functions: list[LoadFunction] = []
 
 
 class LoadStep(msgspec.Struct, frozen=True, kw_only=True):

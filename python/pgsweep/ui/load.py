@@ -43,6 +43,12 @@ def _plan_lines(plan: LoadPlan, terminal: Terminal) -> list[str]:
         lines += _wrapped(f"{choice.what}: {choice.choice}. {_sentence(choice.reason)}", terminal, "", "  ")
     if plan.objects:
         lines += ["", *_objects(plan.objects, terminal)]
+    if plan.functions:
+        lines += ["", "Functions that may run, with the rights of your role:"]
+        for function in plan.functions:
+            use = f"{function.used_by}; " if function.used_by else "named by another; "
+            text = f"{function.name} of role {function.owner} ({use}search_path {function.path})"
+            lines += _wrapped(text, terminal, "- ", "  ")
     if plan.given_up:
         lines += ["", "While the load runs:"]
         for line in plan.given_up:
@@ -175,6 +181,10 @@ def load_page(result: LoadResult) -> Page:
             words=True,
         ),
     ]
+    if plan.functions:
+        names = ["function", "owner", "called by", "search_path"]
+        cells = [[Cell(f.name), Cell(f.owner), Cell(f.used_by), Cell(f.path)] for f in plan.functions]
+        sections.append(Section("Functions that may run", "functions", "", [], [], [], names, cells))
     if outcome is not None and outcome.steps:
         rows = [[Cell(step.what), Cell(seconds(step.seconds))] for step in outcome.steps]
         sections.append(Section("Steps", "steps", "", [], [], [], ["step", "measured"], rows))
