@@ -210,3 +210,30 @@ def test_statistics_that_cannot_be_made_are_a_warning(trapped: str, rows: Path, 
     assert (outcome.ended, outcome.rows, outcome.unchanged) == ("loaded", ROWS, True)
     assert "no statistics were made (division by zero); later: " in " ".join(outcome.notes)
     assert leftovers(trapped) == []
+
+
+def test_who_can_replace_the_table_is_said(trapped: str, tmp_path: Path) -> None:
+    path = tmp_path / "h.csv"
+    path.write_text("a\n4\n", encoding="utf-8")
+    ask(
+        trapped,
+        "CREATE SCHEMA hers AUTHORIZATION mallory; CREATE TABLE hers.h (a int); CREATE TABLE app.h (a int)",
+    )
+    ask(trapped, "REVOKE ALL ON SCHEMA hers FROM mallory")
+    for table, owned in (("hers.h", True), ("app.h", False)):
+        notes = " ".join(plan_load(trapped, [str(path)], table, LoadOptions()).plan.notes)
+        assert ("role mallory owns schema hers, and can put another table" in notes) == owned
+
+
+def test_an_index_with_an_operator_of_users_is_not_dropped(trapped: str, rows: Path) -> None:
+    ask(
+        trapped,
+        "CREATE FUNCTION app.same(varchar, varchar) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS"
+        " 'BEGIN RETURN app.norm($1) = app.norm($2); END';"
+        "CREATE OPERATOR app.=== (LEFTARG = varchar, RIGHTARG = varchar, FUNCTION = app.same);"
+        "CREATE INDEX t_same ON app.t (id) WHERE note OPERATOR(app.===) 'note 1'",
+    )
+    plan = plan_load(trapped, [str(rows)], "app.t", DROP).plan
+    [action] = [entry.action for entry in plan.objects if entry.name == "t_same"]
+    assert action == "keep"
+    assert any(function.name.startswith("app.same(") for function in plan.functions)

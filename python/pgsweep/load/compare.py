@@ -6,8 +6,6 @@ are interleaved in rounds, so that what else the machine does falls on all of th
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 import threading
 import time
@@ -18,7 +16,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import UsageError
-from pgsweep.load.copying import chunks_of, records_of
+from pgsweep.load.copying import chunks_of, records_of, rows_of
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.objects import journal_indexes, journal_keys, which_indexes, which_keys
 from pgsweep.load.options import LoadOptions
@@ -113,7 +111,7 @@ def _compare(
 ) -> LoadCompareResult:
     original = read_catalog(connection, resolve_relation(connection, table))
     assert original is not None
-    code = read_code(connection, original.table.oid, options.search_path)
+    code = read_code(connection, original.table, options.search_path)
     prepared = prepare(original, inputs, options, connection, code)
     path = code.path
     document = LoadDocument(
@@ -291,26 +289,11 @@ def _sample_of(document: LoadDocument, catalog: Catalog) -> _Sample:
     entry = document.inputs[0]
     for chunk in chunks_of(entry, small, catalog.columns):
         if len(rows) < _BATCH_ROWS:
-            rows += _rows_of(records_of(entry, document, chunk)[: _BATCH_ROWS - len(rows)], document)
+            records_here = records_of(entry, document, chunk)[: _BATCH_ROWS - len(rows)]
+            rows += rows_of(records_here, document.target)
         parts += chunk.parts
         records += chunk.records or 0
         size += chunk.source_bytes
         if size >= _SAMPLE_BYTES:
             break
     return _Sample(parts, records, size, rows)
-
-
-def _rows_of(records: Sequence[bytes], document: LoadDocument) -> list[list[str | None]]:
-    """Return the fields of records for INSERT; an empty field is taken for NULL, which costs the same."""
-    text = b"".join(records).decode("utf-8", "replace")
-    target = document.target
-    if target.format == "text":
-        delimiter, null = target.delimiter or "\t", target.null or "\\N"
-        lines = [line.split(delimiter) for line in text.splitlines()]
-    else:
-        null = target.null or ""
-        quote = target.quote or '"'
-        lines = list(
-            csv.reader(io.StringIO(text, newline=""), delimiter=target.delimiter or ",", quotechar=quote)
-        )
-    return [[None if field == null else field for field in line] for line in lines if line]

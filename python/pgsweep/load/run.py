@@ -51,7 +51,8 @@ from pgsweep.pg.load_journal import (
     read_objects,
     read_unfinished,
 )
-from pgsweep.pg.load_work import current_xid, dropped, failure_of, own_rows_are_distinct
+from pgsweep.pg.load_lock import dropped
+from pgsweep.pg.load_work import current_xid, failure_of, own_rows_are_distinct
 from pgsweep.pg.userpath import parts_of_name, resolve_relation
 from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadChoice, LoadOutcome, LoadResult
@@ -70,7 +71,7 @@ def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOpti
             return _result(connection, prepared, None)
         catalog = _catalog_of(connection, table)
         _refuse_unfinished(connection, catalog.table.oid, table)
-        code = read_code(connection, catalog.table.oid, options.search_path)
+        code = read_code(connection, catalog.table, options.search_path)
         prepared = prepare(catalog, inputs, options, connection, code)
         return _result(connection, prepared, None)
 
@@ -115,7 +116,7 @@ def load_files(
             )
             return _result(control, prepared, outcome)
         catalog = _catalog_of(control, table)
-        code = read_code(control, catalog.table.oid, options.search_path)
+        code = read_code(control, catalog.table, options.search_path)
         prepared = prepare(catalog, inputs, options, control, code)
         oid = catalog.table.oid
         _refuse_unfinished(control, oid, table)
@@ -257,11 +258,27 @@ def roll_back(
         return _result(control, _already_prepared(document), outcome)
 
 
+def forget(conninfo: str, table: str, *, really: bool, listener: LoadListener | None = None) -> LoadResult:
+    """Return what the table would be left with if the journal of its load were removed, or remove it.
+
+    Args:
+        really: remove it. Nothing else is changed.
+
+    Raises:
+        UsageError: there is no such load.
+    """
+    begin = time.monotonic()
+    with open_session(conninfo) as control, _explained(table):
+        found, document, columns = _found(control, table, gone_is_fine=True)
+        run = _resumed(conninfo, control, found, document, columns, listener or NullLoadListener(), None)
+        return _result(control, _already_prepared(document), run.forget(begin, really=really))
+
+
 def _with_path(
     control: Connection, document: LoadDocument, named: Sequence[str] | None, *, copying: bool
 ) -> LoadDocument:
     """Return a document of an earlier run with the search_path that its code may have now."""
-    code = read_code(control, document.table.oid, named or document.options.search_path, copying=copying)
+    code = read_code(control, document.table, named or document.options.search_path, copying=copying)
     return msgspec.structs.replace(document, path=code.path)
 
 
@@ -335,7 +352,7 @@ def _prepared_partition(
     """Return a new partition, the options with which it is filled, and the plan."""
     partition = plan_partition(connection, table, options)
     alone = partition_options(options)
-    code = read_code(connection, partition.parent.table.oid, options.search_path)
+    code = read_code(connection, partition.parent.table, options.search_path)
     prepared = prepare(partition.catalog, inputs, alone, connection, code)
     return partition, alone, partition_plan(prepared, partition)
 

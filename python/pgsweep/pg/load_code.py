@@ -21,7 +21,7 @@ from psycopg import pq
 
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg.connect import read_user_path
-from pgsweep.pg.load_catalog import exact_text
+from pgsweep.pg.load_catalog import TableFacts, exact_text
 from pgsweep.pg.queries import load
 from pgsweep.pg.userpath import schemas_of_path
 from pgsweep.plain import quoted_where_needed
@@ -57,11 +57,13 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
         path: the search_path.
         reason: why this one.
         powerful: the role is a superuser or may become one.
+        schema_owner: a role that can put another table in the place of this one; None for none but trusted.
     """
 
     path: str
     reason: str
     powerful: bool
+    schema_owner: str | None
     functions: list[Function]
 
 
@@ -70,16 +72,21 @@ class _Schema(msgspec.Struct, frozen=True):
     stranger: str | None
     powerful: bool
     existing: bool
+    owner: str | None
 
 
 def read_code(
-    connection: psycopg.Connection[Any], oid: int, named: Sequence[str] | None, *, copying: bool = True
+    connection: psycopg.Connection[Any],
+    table: TableFacts,
+    named: Sequence[str] | None,
+    *,
+    copying: bool = True,
 ) -> Code:
     """Return what code a load into a table runs, and under which search_path.
 
     Args:
         connection: outside a transaction.
-        oid: of the table.
+        table: that is loaded.
         named: the schemas that the user names for the path.
         copying: rows are copied; otherwise no function is looked for, and nothing is refused.
 
@@ -89,19 +96,23 @@ def read_code(
     """
     mine = schemas_of_path(connection)
     query = load("load_path", connection.info.server_version).encode()
-    rows = connection.execute(query, {"schemas": ["pg_catalog", *(mine if named is None else named)]})
-    schemas = [_Schema(row[0], exact_text(row[1]), row[2], row[3]) for row in rows.fetchall()]
-    powerful = schemas[0].powerful
-    functions = _functions(connection, oid, [schema.name for schema in schemas]) if copying else []
+    wanted = [table.schema, "pg_catalog", *(mine if named is None else named)]
+    rows = connection.execute(query, {"schemas": wanted}).fetchall()
+    of_table, *schemas = [_Schema(*map(exact_text, row)) for row in rows]
+    powerful = of_table.powerful
+    owner = of_table.owner if powerful else None
+    functions = _functions(connection, table.oid, [schema.name for schema in schemas]) if copying else []
     if named is not None:
         for schema in schemas:
             if not schema.existing:
                 raise UsageError(f"there is no schema `{schema.name}`", hint="--search-path SCHEMA,SCHEMA")
         path = ", ".join(map(quoted_where_needed, named))
-        return Code(path=path, reason="as asked", powerful=powerful, functions=functions)
+        return Code(path=path, reason="as asked", powerful=powerful, schema_owner=owner, functions=functions)
     if not powerful:
         path = read_user_path(connection)
-        return Code(path=path, reason="your own, as in psql", powerful=False, functions=functions)
+        return Code(
+            path=path, reason="your own, as in psql", powerful=False, schema_owner=None, functions=functions
+        )
     safe = [schema for schema in schemas[1:] if schema.stranger is None]
     left_out = [schema for schema in schemas[1:] if schema.stranger is not None]
     needed = _needed(connection, functions, [schema.name for schema in [schemas[0], *safe]], left_out)
@@ -112,7 +123,7 @@ def read_code(
         who = f"role {left_out[0].stranger} may create objects, or has, in {left_out[0].name}"
         reason = f"without {', '.join(schema.name for schema in left_out)}: {who}"
     path = ", ".join(quoted_where_needed(schema.name) for schema in safe) or "pg_catalog"
-    return Code(path=path, reason=reason, powerful=True, functions=functions)
+    return Code(path=path, reason=reason, powerful=True, schema_owner=owner, functions=functions)
 
 
 def _functions(connection: psycopg.Connection[Any], oid: int, path: list[str]) -> list[Function]:

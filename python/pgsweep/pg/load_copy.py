@@ -20,11 +20,15 @@ from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
 from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_journal import LoadId, Reject, add_piece, join_work
-from pgsweep.pg.load_work import check_same
+from pgsweep.pg.load_lock import check_same
 from pgsweep.units import format_many
 
-_BAD_ROW_CLASSES = ("22", "23", "P0", "44")
-"""Data exception, integrity constraint violation, an error raised by PL/pgSQL, WITH CHECK OPTION."""
+_BAD_ROW_CLASSES = ("22", "23", "P0", "44", "54")
+"""Data exception, integrity constraint violation, an error raised by PL/pgSQL, WITH CHECK OPTION, and what is
+too large for a limit of the server (an indexed value)."""
+
+_NOT_OF_A_ROW = ("08", "25", "28", "3D", "40", "42", "53", "55", "57", "58", "F0", "XX")
+"""Errors of the session, the server, the machine, or of a statement: also where COPY is at a certain line."""
 
 
 class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +83,23 @@ class BadRow(Exception):
         line: physical line within what was copied, from 1; None where the server names none.
         column: None where the server names none.
         reason: the server's words.
+        duplicate: another row, of the table or of the files, has its key.
+        key: names and values of the key that the server names: where a check comes after all rows, it has
+            no line.
     """
 
-    def __init__(self, line: int | None, column: str | None, reason: str) -> None:
+    def __init__(
+        self,
+        line: int | None,
+        column: str | None,
+        reason: str,
+        key: tuple[list[str], list[str]] | None = None,
+        *,
+        duplicate: bool = False,
+    ) -> None:
         super().__init__(reason)
+        self.duplicate = duplicate
+        self.key = key
         self.line = line
         self.column = column
         self.reason = reason
@@ -139,10 +156,34 @@ def copy(
                 for part in parts:
                     stream.write(part)
         except psycopg.DatabaseError as error:
-            if (error.sqlstate or "")[:2] in _BAD_ROW_CLASSES:
-                raise _bad_row(error, target) from error
+            bad = _bad_row(error, target)
+            if _is_of_a_row(error, bad):
+                raise bad from error
             raise
         return cursor.rowcount
+
+
+def settle(connection: Connection, target: CopyTarget, path: str) -> None:
+    """Have deferred constraints and triggers checked now, and not by the COMMIT, which could not say where.
+
+    Raises:
+        BadRow: one of them refuses a row.
+        DriverError: anything else.
+    """
+    try:
+        with under_path(connection, path):
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except psycopg.DatabaseError as error:
+        bad = _bad_row(error, target)
+        if _is_of_a_row(error, bad):
+            raise bad from error
+        raise
+
+
+def _is_of_a_row(error: psycopg.DatabaseError, bad: BadRow) -> bool:
+    """Return whether an error is the fault of a record: a trigger may raise what it likes."""
+    kind = (error.sqlstate or "")[:2]
+    return kind in _BAD_ROW_CLASSES or (bad.line is not None and bool(kind) and kind not in _NOT_OF_A_ROW)
 
 
 def copy_piece(
@@ -370,10 +411,14 @@ def _bad_row(error: psycopg.DatabaseError, target: CopyTarget) -> BadRow:
     _, _, rest = (error.diag.context or "").rpartition(f"COPY {target.table}, ")
     found = re.match(r"\D*(\d+)(?:, \S+ (.+?))?(?:: |$)", rest, re.DOTALL)
     detail = error.diag.message_detail
+    # Key (a, b)=(1, x) is not present in table "t".
+    key = re.search(r"\((.+?)\)=\((.*?)\) ", f"{detail} ", re.DOTALL)
     return BadRow(
         int(found[1]) if found else None,
         error.diag.column_name or (found[2] if found else None),
         first_line(error) + (f" ({detail.splitlines()[0]})" if detail else ""),
+        (key[1].split(", "), key[2].split(", ")) if key else None,
+        duplicate=error.sqlstate in ("23505", "23P01"),
     )
 
 

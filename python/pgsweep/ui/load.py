@@ -96,6 +96,7 @@ def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> 
         "rolled back": f"the load of {plan.table} is undone, in {seconds(outcome.seconds)}",
         "interrupted": f"interrupted: {rows} {are} in {plan.table}, the load is not finished",
         "kept as it is": f"{plan.table} is kept as it is: {rows}, without the objects missing below",
+        "forgotten": f"the journal of the load of {plan.table} is removed; nothing else was changed",
         "incomplete": f"{rows} {are} in {plan.table}, but not all objects could be made again",
     }.get(outcome.ended, outcome.ended)
     good = outcome.ended in ("loaded", "rolled back") and outcome.unchanged is not False
