@@ -39,6 +39,9 @@ SELECT o.oid, o.oprname, CASE WHEN o.oprleft <> 0 THEN pg_catalog.format_type(o.
 FROM pg_catalog.pg_operator AS o
 WHERE o.oprnamespace = 'pg_catalog'::regnamespace AND o.oprname = ANY (%s)
 """
+_OF_CODE = "lower(a) || length(b) <> c"
+"""What the functions of `_fill_own` name: the log has no statements of functions."""
+
 _BAIT = (
     "pg_buffercache",
     "pg_stat_io",
@@ -102,6 +105,8 @@ class HostileServer:
             ["record", *at, "--source", "trace", "--for", "1s", "-o", f"{evidence}.trace.evidence"],
             ["record", *at, "--source", "sql", "--dry-run"],
             ["load", str(rows), "public.orders", *at, "--plan"],
+            ["load", str(rows), "app.items", *at, "--yes"],
+            ["load", str(rows), "app.items", *at, "--compare", "--yes"],
         ]
         warming = [
             ["warm", "plan", *at, "--every-database"],
@@ -185,6 +190,19 @@ def _fill(connection: psycopg.Connection[Any]) -> None:
     connection.execute("ANALYZE orders")
 
 
+def _fill_own(connection: psycopg.Connection[Any]) -> None:
+    """Make a table of the superuser's, with code that names functions without their schema."""
+    connection.execute(
+        """
+        CREATE SCHEMA app;
+        CREATE FUNCTION app.norm(varchar) RETURNS varchar LANGUAGE plpgsql IMMUTABLE
+          AS 'BEGIN RETURN lower($1) || length($1); END';
+        CREATE TABLE app.items (id int, note varchar CHECK (app.norm(note) <> ''));
+        CREATE INDEX ON app.items (app.norm(note))
+        """
+    )
+
+
 @pytest.fixture
 def hostile(bindir: Path | None, tmp_path: Path) -> Iterator[HostileServer]:
     """A server with a database `shop`, and a database `evil` that mallory owns and has set traps in."""
@@ -202,8 +220,9 @@ def hostile(bindir: Path | None, tmp_path: Path) -> Iterator[HostileServer]:
         with closing(enter(cluster, "shop")) as connection:
             connection.execute("CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm")
             _fill(connection)
+            _fill_own(connection)
         server.run_all("shop")
-        statements = sorted({text for sent in server.sessions().values() for text in sent})
+        statements = [_OF_CODE, *sorted({text for sent in server.sessions().values() for text in sent})]
         with closing(enter(cluster, "postgres")) as connection:
             connection.execute("CREATE DATABASE evil OWNER mallory")
         with closing(enter(cluster, "evil")) as connection:
@@ -211,6 +230,7 @@ def hostile(bindir: Path | None, tmp_path: Path) -> Iterator[HostileServer]:
             for extension in ("pg_buffercache", "pg_prewarm"):
                 connection.execute(f"CREATE EXTENSION {extension} SCHEMA extensions".encode())
             connection.execute("GRANT CREATE ON SCHEMA public TO mallory")
+            _fill_own(connection)
         with closing(enter(cluster, "evil", "mallory")) as connection:
             _fill(connection)
             connection.execute("CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO PUBLIC")

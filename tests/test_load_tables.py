@@ -113,7 +113,8 @@ def test_a_refused_record_undoes_all(wheel18: Cluster, name: str, tmp_path: Path
                 piece_bytes=8192,
                 disable_triggers=name == "guarded",
             )
-        assert "rolled back" in str(getattr(failed.value, "cause", ""))
+        cause = str(getattr(failed.value, "cause", ""))
+        assert "rolled back" in cause or "nothing of the load is in the table" in cause
         assert facts_of(conninfo, nasty.table) == before
         assert content_of(conninfo, nasty.table) == rows
         assert leftovers(conninfo) == []

@@ -20,7 +20,7 @@ from pgsweep.load import pieces
 from pgsweep.load.document import LocalJournal, write_local
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
-from pgsweep.pg import load_work
+from pgsweep.pg import load_lock
 from pgsweep.pg.cluster import Cluster
 from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadOutcome
@@ -160,8 +160,8 @@ def test_a_journal_that_the_end_of_another_load_drops(
 
 
 def test_a_lock_that_is_not_to_be_had(conninfo: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_work, "_LOCK_TIMEOUT", b"SET LOCAL lock_timeout = '50ms'")
-    monkeypatch.setattr(load_work, "_LOCK_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(load_lock, "_LOCK_TIMEOUT", b"SET LOCAL lock_timeout = '50ms'")
+    monkeypatch.setattr(load_lock, "_LOCK_PAUSE_SECONDS", 0.05)
     before = facts_of(conninfo, "t")
     listener = At()
     with psycopg.connect(conninfo) as other:

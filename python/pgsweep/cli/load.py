@@ -64,6 +64,11 @@ class _Names(click.ParamType[Any]):
     "also where rows of the files were not copied.",
 )
 @click.option(
+    "--forget",
+    is_flag=True,
+    help="Remove the journal of a load of TABLE, after showing what it would leave; change nothing else.",
+)
+@click.option(
     "--compare",
     is_flag=True,
     help="Load a sample into a copy of the table in different ways, and show which of them pay here.",
@@ -141,6 +146,13 @@ class _Names(click.ParamType[Any]):
     show_default=True,
     help="Keep indexes and foreign keys, or drop them and make them again at the end.",
 )
+@click.option(
+    "--search-path",
+    type=_Names(),
+    metavar="SCHEMA,...",
+    help="Schemas in which functions of triggers, checks and defaults look for names.  [default: as in "
+    "psql; for superusers only those in which nobody else may create]",
+)
 @click.option("--disable-triggers", is_flag=True, help="Triggers on INSERT do not fire during the load.")
 @click.option(
     "--freeze/--no-freeze",
@@ -188,6 +200,7 @@ def command(
     resume: bool,
     rollback: bool,
     keep_as_is: bool,
+    forget: bool,
     compare: bool,
     rejects: Path | None,
     max_rejects: int | None,
@@ -222,14 +235,15 @@ def command(
       pgsweep load --resume orders -d shop
       pgsweep load --rollback orders -d shop
       pgsweep load --keep-as-is orders -d shop
+      pgsweep load --forget orders -d shop
       pgsweep load orders.csv orders -d shop --compare
     """
     settings = settings_of(ctx)
-    later = resume or rollback or keep_as_is
+    later = resume or rollback or keep_as_is or forget
     files, table = _words(words, alone=later)
-    if resume + rollback + keep_as_is + compare + plan > 1:
+    if resume + rollback + keep_as_is + forget + compare + plan > 1:
         raise UsageError(
-            "--plan, --resume, --rollback, --keep-as-is and --compare exclude each other",
+            "--plan, --resume, --rollback, --keep-as-is, --forget and --compare exclude each other",
             hint="name one of them",
         )
     options = _options(rejects=rejects, max_rejects=max_rejects, **_taken(given))
@@ -253,6 +267,11 @@ def command(
             )
         output.write(with_provenance(compared, settings.arguments, server=target.server))
         return 0
+    if forget:
+        found = target.use(lambda conninfo: run.forget(conninfo, table, really=False))
+        if found.outcome is not None and not settings.quiet:
+            settings.say("without its journal: " + "; ".join(found.outcome.problems))
+        _ask(f"Remove the journal of the load of {table} on {target.server}?", yes=yes)
     if not later:
         _show_plan(settings, target.use(lambda conninfo: run.plan_load(conninfo, files, table, options)))
         _ask(f"Load into {table} on {target.server}?", yes=yes)
@@ -264,9 +283,13 @@ def command(
 
         def work(conninfo: str) -> LoadResult:
             if resume:
-                return run.resume(conninfo, table, listener=listener, stop=stop)
+                return run.resume(
+                    conninfo, table, search_path=options.search_path, listener=listener, stop=stop
+                )
             if rollback:
                 return run.roll_back(conninfo, table, listener=listener, stop=stop)
+            if forget:
+                return run.forget(conninfo, table, really=True, listener=listener)
             if keep_as_is:
                 return run.keep_as_is(conninfo, table, partly=yes, listener=listener, stop=stop)
             return run.load_files(
@@ -316,7 +339,8 @@ def _words(words: tuple[str, ...], *, alone: bool) -> tuple[list[str], str]:
     *files, table = words
     if alone and files:
         raise UsageError(
-            "--resume, --rollback and --keep-as-is take the table only", hint="the journal knows the files"
+            "--resume, --rollback, --keep-as-is and --forget take the table only",
+            hint="the journal knows the files",
         )
     if not alone and not files:
         raise UsageError("name the files and the table", hint="pgsweep load FILE... TABLE -d DBNAME")
@@ -341,6 +365,7 @@ _TAKEN = {
     "indexes": "indexes",
     "disable_triggers": "disable_triggers",
     "freeze": "freeze",
+    "search_path": "search_path",
     "maintenance_work_mem": "maintenance_work_mem_bytes",
     "vacuum": "vacuum",
     "piece": "piece_bytes",

@@ -6,8 +6,6 @@ are interleaved in rounds, so that what else the machine does falls on all of th
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 import threading
 import time
@@ -18,7 +16,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import UsageError
-from pgsweep.load.copying import chunks_of, records_of
+from pgsweep.load.copying import chunks_of, records_of, rows_of
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.objects import journal_indexes, journal_keys, which_indexes, which_keys
 from pgsweep.load.options import LoadOptions
@@ -27,6 +25,7 @@ from pgsweep.load.source import Input, find_inputs
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, read_catalog
+from pgsweep.pg.load_code import read_code, under_path
 from pgsweep.pg.load_compare import (
     analyze_copy,
     insert_rows,
@@ -35,7 +34,7 @@ from pgsweep.pg.load_compare import (
     settle_constraints,
     table_copy,
 )
-from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, open_session, session_path
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, open_session
 from pgsweep.pg.load_work import failure_of
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.progress import Progress
@@ -112,8 +111,9 @@ def _compare(
 ) -> LoadCompareResult:
     original = read_catalog(connection, resolve_relation(connection, table))
     assert original is not None
-    prepared = prepare(original, inputs, options, connection)
-    path = session_path(connection)
+    code = read_code(connection, original.table, options.search_path)
+    prepared = prepare(original, inputs, options, connection, code)
+    path = code.path
     document = LoadDocument(
         table=original.table,
         plan=prepared.plan,
@@ -228,8 +228,9 @@ def _practices(
         def measure() -> float:
             with table_copy(connection, original) as catalog:
                 begin = time.monotonic()
-                insert_rows(connection, _of(target, catalog), rows, at_once=size)
-                settle_constraints(connection)
+                with under_path(connection, path):
+                    insert_rows(connection, _of(target, catalog), rows, at_once=size)
+                    settle_constraints(connection)
                 return time.monotonic() - begin
 
         return measure
@@ -257,8 +258,9 @@ def _copied(
         if way.no_triggers:
             run_statements(connection, [trigger.disable for trigger in catalog.triggers])
         wanted = msgspec.structs.replace(_of(target, catalog), freeze=way.freeze)
-        copy_with_path(connection, wanted, sample.parts, path)
-        settle_constraints(connection)
+        with under_path(connection, path):
+            copy(connection, wanted, sample.parts)
+            settle_constraints(connection)
         if way.unlogged:
             make_logged(connection, catalog)
         for entry in sorted(objects, key=lambda entry: entry.stage):
@@ -266,7 +268,8 @@ def _copied(
         if way.no_triggers:
             run_statements(connection, [trigger.enable for trigger in catalog.triggers])
         if way.analyze:
-            analyze_copy(connection, catalog)
+            with under_path(connection, path):
+                analyze_copy(connection, catalog)
         return time.monotonic() - begin
 
 
@@ -286,26 +289,11 @@ def _sample_of(document: LoadDocument, catalog: Catalog) -> _Sample:
     entry = document.inputs[0]
     for chunk in chunks_of(entry, small, catalog.columns):
         if len(rows) < _BATCH_ROWS:
-            rows += _rows_of(records_of(entry, document, chunk)[: _BATCH_ROWS - len(rows)], document)
+            records_here = records_of(entry, document, chunk)[: _BATCH_ROWS - len(rows)]
+            rows += rows_of(records_here, document.target)
         parts += chunk.parts
         records += chunk.records or 0
         size += chunk.source_bytes
         if size >= _SAMPLE_BYTES:
             break
     return _Sample(parts, records, size, rows)
-
-
-def _rows_of(records: Sequence[bytes], document: LoadDocument) -> list[list[str | None]]:
-    """Return the fields of records for INSERT; an empty field is taken for NULL, which costs the same."""
-    text = b"".join(records).decode("utf-8", "replace")
-    target = document.target
-    if target.format == "text":
-        delimiter, null = target.delimiter or "\t", target.null or "\\N"
-        lines = [line.split(delimiter) for line in text.splitlines()]
-    else:
-        null = target.null or ""
-        quote = target.quote or '"'
-        lines = list(
-            csv.reader(io.StringIO(text, newline=""), delimiter=target.delimiter or ",", quotechar=quote)
-        )
-    return [[None if field == null else field for field in line] for line in lines if line]

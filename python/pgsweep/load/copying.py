@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import queue
 import threading
 import time
@@ -27,7 +29,7 @@ from pgsweep.load.source import (
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DeadlockDetected, DriverError, SerializationFailure
 from pgsweep.pg.load_catalog import Column
-from pgsweep.pg.load_copy import BadRow, copy_piece, copy_piece_carefully, open_session
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_piece, copy_piece_carefully, open_session
 from pgsweep.pg.load_journal import LoadId, Piece
 from pgsweep.pg.load_partition import BOUND_CHECK
 from pgsweep.pg.load_work import failure_of
@@ -327,6 +329,21 @@ def records_of(entry: Input, document: LoadDocument, chunk: Chunk) -> list[bytes
     if not ends or ends[-1] < len(data):
         ends.append(len(data))
     return [data[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def rows_of(records: Sequence[bytes], target: CopyTarget) -> list[list[str | None]]:
+    """Return the fields of records; an empty field is taken for NULL."""
+    text = b"".join(records).decode("utf-8", "replace")
+    if target.format == "text":
+        delimiter, null = target.delimiter or "\t", target.null or "\\N"
+        lines = [line.split(delimiter) for line in text.splitlines()]
+    else:
+        null = target.null or ""
+        quote = target.quote or '"'
+        lines = list(
+            csv.reader(io.StringIO(text, newline=""), delimiter=target.delimiter or ",", quotechar=quote)
+        )
+    return [[None if field == null else field for field in line] for line in lines if line]
 
 
 def line_of(entry: Input, chunk: Chunk, records: Sequence[bytes], number: int) -> int:

@@ -27,7 +27,7 @@ class LoadDocument(msgspec.Struct, frozen=True, kw_only=True):
         first_xid: the transaction number from which the load counts.
         truncatable: TRUNCATE of the table would change nothing but its files.
         may_truncate: `truncatable`, and the table was empty under a lock.
-        path: the user's search_path.
+        path: the search_path of the table's code.
         journal: the local file; None where there is none.
     """
 

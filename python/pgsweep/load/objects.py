@@ -119,6 +119,13 @@ def journal_indexes(indexes: Sequence[tuple[IndexFacts, str | None]]) -> list[Jo
     return objects
 
 
+def objects_of(catalog: Catalog) -> set[tuple[str, str]]:
+    """Return name and definition of all that a table has now, as a journal would have them."""
+    indexes = journal_indexes([(index, None) for index in catalog.indexes if index.is_valid])
+    keys = journal_keys([(key, None) for key in catalog.keys])
+    return {(entry.name, entry.definition) for entry in [*indexes, *keys]}
+
+
 def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObject]:
     """Return the foreign keys that are dropped, with the statements that make each again."""
     objects = []

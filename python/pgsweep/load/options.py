@@ -35,6 +35,8 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         max_rejects: how many records may be refused; None for a stop at the first.
         vacuum: at the end, for the visibility map.
         piece_bytes: of a file in one transaction; None for a share of it.
+        search_path: schemas in which the table's code looks for names; None for the user's own path, of a
+            superuser without those in which others may create.
         keep_on_failure: leave what is copied when a record is refused, for --resume.
     """
 
@@ -60,3 +62,4 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     vacuum: bool = False
     piece_bytes: int | None = None
     keep_on_failure: bool = False
+    search_path: list[str] | None = None

@@ -20,8 +20,8 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.plan import Prepared, without_wal
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import Catalog, KeyFacts, TriggerFacts, differences, read_catalog, read_facts
+from pgsweep.pg.load_lock import Note
 from pgsweep.pg.load_partition import attach_partition, make_partition, name_of_new
-from pgsweep.pg.load_work import Note
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.records.load import LoadChoice, LoadObject, LoadStep
 
@@ -112,6 +112,7 @@ def plan_partition(connection: Connection, table: str, options: LoadOptions) -> 
         keys=[msgspec.structs.replace(key, kept=None) for key in _keys(parent)],
         triggers=[],
         referencing=[],
+        hindrances=[found for found in parent.hindrances if found.whole],
         facts=[],
     )
     words = options.for_values.strip()
@@ -237,4 +238,6 @@ def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
         partition_of=parent,
         bound=partition.bound,
     )
-    return Prepared(plan, prepared.objects, prepared.target, prepared.headers, prepared.measure)
+    return Prepared(
+        plan, prepared.objects, prepared.target, prepared.headers, prepared.measure, prepared.path
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from pgsweep.errors import PgsweepError
 from pgsweep.load.copying import Copier, LoadListener, Refused, unmoved_sequences
 from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, with_table, write_local
+from pgsweep.load.objects import objects_of
 from pgsweep.load.rebuild import Rebuild
 from pgsweep.load.rejects import write_rejects
 from pgsweep.load.source import ChangedFile, InputError
@@ -20,8 +21,17 @@ from pgsweep.load.unlogged import not_empty
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.conninfo import place_of
 from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_catalog import Catalog, Column, differences, read_catalog, read_facts
-from pgsweep.pg.load_copy import WrongCount
+from pgsweep.pg.load_catalog import (
+    Catalog,
+    Column,
+    changed_since_plan,
+    differences,
+    hindering,
+    read_catalog,
+    read_facts,
+    read_hindrances,
+)
+from pgsweep.pg.load_copy import WrongCount, open_session
 from pgsweep.pg.load_journal import (
     UNLOGGED,
     JournalObject,
@@ -38,19 +48,21 @@ from pgsweep.pg.load_journal import (
     set_phase,
     set_present,
 )
+from pgsweep.pg.load_lock import in_short_lock, lock_statement
 from pgsweep.pg.load_progress import wal_position
 from pgsweep.pg.load_work import (
     CannotMake,
     CannotRemove,
+    adopt_object,
     analyze,
     begin_again,
     drop_objects,
-    in_short_lock,
+    failure_of,
     is_empty,
-    lock_statement,
     remove_rows,
 )
 from pgsweep.records.load import LoadOutcome, LoadStep
+from pgsweep.units import format_many
 
 
 class PieceRun:
@@ -75,6 +87,7 @@ class PieceRun:
         self._stop = stop
         self._steps: list[LoadStep] = []
         self._wal = wal_position(control)
+        self._notes: list[str] = []
         self.resumed = False
         self.before: list[tuple[str, str]] = []
 
@@ -96,6 +109,10 @@ class PieceRun:
                 ),
             )
         oid = self._document.table.oid
+        # A limit of connections must be found before anything is dropped.
+        with ExitStack() as sessions:
+            for _ in range(self._document.jobs):
+                sessions.enter_context(open_session(self._conninfo))
         begin_load(self._control, self._load_id, oid, self._document.text(), catalog.facts, objects)
         try:
             self.drop(objects)
@@ -111,12 +128,10 @@ class PieceRun:
         table = self._document.table
 
         def work() -> None:
-            if read_facts(self._control, table.oid) != self.before:
-                raise PgsweepError(
-                    "the table was changed between plan and load",
-                    cause="another session altered it",
-                    hint="try again",
-                )
+            changed = read_facts(self._control, table.oid) != self.before
+            off = self._document.options.disable_triggers
+            if changed or hindering(read_hindrances(self._control, table.oid), triggers_off=off):
+                raise changed_since_plan()
             if self._document.truncatable and is_empty(self._control, table):
                 self._document = msgspec.structs.replace(self._document, may_truncate=True)
                 set_document(self._control, self._load_id, self._document.text())
@@ -155,8 +170,29 @@ class PieceRun:
             return "copying"
         return phase
 
+    @contextmanager
+    def _said(self, *, rolling_back: bool = False) -> Iterator[None]:
+        """Have each error say what is dropped still, and what makes it again."""
+        try:
+            yield
+        except (PgsweepError, DriverError) as error:
+            ours = error if isinstance(error, PgsweepError) else failure_of(error)
+            with suppress(DriverError):
+                missing = self._missing()
+                if missing and "pgsweep load --" not in (ours.hint or ""):
+                    what = f"{format_many(len(missing), 'object')} that the load dropped"
+                    again = "pgsweep load --resume TABLE; or undo the load: pgsweep load --rollback TABLE"
+                    if rolling_back:
+                        again = "pgsweep load --rollback TABLE"
+                    ours.hint = f"{f'{ours.hint}; ' if ours.hint else ''}make {what} again: {again}"
+            raise ours from error
+
     def copy_and_finish(self, begin: float) -> LoadOutcome:
         """Copy all pieces, then make again what was dropped."""
+        with self._said():
+            return self._copy_and_finish(begin)
+
+    def _copy_and_finish(self, begin: float) -> LoadOutcome:
         started = time.monotonic()
         self._listener.stage("copying")
         copier = Copier(
@@ -213,7 +249,8 @@ class PieceRun:
             keep_as_is: end the load also where an object cannot be made.
             partly: not all pieces are copied.
         """
-        problems, whole = self._rebuild()
+        with self._said():
+            problems, whole = self._rebuild()
         if not whole:
             return self._outcome("interrupted", begin, unchanged=None)
         still_unlogged = any(problem.entry_kind == UNLOGGED for problem in problems)
@@ -222,7 +259,8 @@ class PieceRun:
         started = time.monotonic()
         self._listener.stage("analyzing")
         if self._document.table.owned:
-            analyze(self._control, self._document.table, vacuum=self._document.options.vacuum)
+            vacuum = self._document.options.vacuum
+            self._notes += analyze(self._control, self._document.table, self._document.path, vacuum=vacuum)
             self._step("analyzing", started)
         return self._end("kept as it is" if problems or partly else "loaded", begin, partly=partly)
 
@@ -248,13 +286,38 @@ class PieceRun:
             note=self._listener.note,
         )
         self._step("removing rows", started)
-        problems, whole = self._rebuild(rolling_back=True)
+        with self._said(rolling_back=True):
+            problems, whole = self._rebuild(rolling_back=True)
         if not whole:
             return self._outcome("interrupted", begin, unchanged=None)
         still_unlogged = any(problem.entry_kind == UNLOGGED for problem in problems)
         if problems and (still_unlogged or not keep_as_is):
             return self._outcome("incomplete", begin, unchanged=False, problems=problems)
         return self._end("rolled back", begin)
+
+    def forget(self, begin: float, *, really: bool) -> LoadOutcome:
+        """Return what the table would be left with if the journal were removed, or remove it; change nothing.
+
+        Args:
+            really: remove it.
+        """
+        rows = sum(piece.rows for piece in read_pieces(self._control, self._load_id))
+        lines = [f"{format_many(rows, 'row')} of the load {'stays' if rows == 1 else 'stay'} in the table"]
+        lines += _missing_lines(self._missing())
+        outcome = self._outcome("forgotten", begin, unchanged=None, problems=lines)
+        if really:
+            self._write_rejects()
+            end_load(self._control, self._load_id)
+            remove_local(self._document.journal)
+        return outcome
+
+    def _write_rejects(self) -> None:
+        if self._document.rejects_file is not None:
+            write_rejects(
+                Path(self._document.rejects_file),
+                [entry.path for entry in self._document.inputs],
+                read_rejects(self._control, self._load_id),
+            )
 
     def _missing(self) -> list[tuple[int, JournalObject]]:
         return [
@@ -273,6 +336,11 @@ class PieceRun:
             stop=self._stop,
             rolling_back=rolling_back,
         )
+        catalog = read_catalog(self._control, self._document.table.oid)
+        there = set() if catalog is None else objects_of(catalog)
+        for number, entry in self._missing():
+            if (entry.name, entry.definition) in there:
+                adopt_object(self._control, self._document.table, number, entry, self._load_id)
         whole = rebuild.run(self._missing())
         self._steps += rebuild.steps
         return list(rebuild.problems), whole
@@ -282,18 +350,12 @@ class PieceRun:
         changes = differences(self.before, facts) if facts else []
         missing = self._missing() if facts else []
         if missing:
-            changes = [
-                f"missing: {entry.title}; to make it later: {'; '.join(entry.make)}" for _, entry in missing
-            ]
+            changes = _missing_lines(missing)
         words = ["not all rows of the files were copied; no later run copies the others"] if partly else []
         unchanged = not changes if facts else None
         outcome = self._outcome(ended, begin, unchanged=unchanged, problems=words + changes)
-        if self._document.rejects_file is not None and ended != "rolled back":
-            write_rejects(
-                Path(self._document.rejects_file),
-                [entry.path for entry in self._document.inputs],
-                read_rejects(self._control, self._load_id),
-            )
+        if ended != "rolled back":
+            self._write_rejects()
         end_load(self._control, self._load_id)
         remove_local(self._document.journal)
         return outcome
@@ -330,8 +392,12 @@ class PieceRun:
             problems=lines,
             rejects_file=self._document.rejects_file,
             journal=self._document.journal if ended in ("interrupted", "incomplete") else None,
-            notes=unmoved_sequences(self._columns, self._document.plan.columns, stays),
+            notes=self._notes + unmoved_sequences(self._columns, self._document.plan.columns, stays),
         )
 
     def _step(self, what: str, begin: float) -> None:
         self._steps.append(LoadStep(what=what, seconds=round(time.monotonic() - begin, 3)))
+
+
+def _missing_lines(missing: Sequence[tuple[int, JournalObject]]) -> list[str]:
+    return [f"missing: {entry.title}; to make it later: {'; '.join(entry.make)}" for _, entry in missing]

@@ -40,12 +40,13 @@ from pgsweep.load.source import Input, read_first
 from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, unlogged_choice
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.grants import grant_to_session
-from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
+from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts, hindering
+from pgsweep.pg.load_code import Code
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import UNLOGGED, JournalObject
 from pgsweep.pg.load_work import unlogged_change
 from pgsweep.plain import quoted_where_needed
-from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject, LoadPlan
+from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadFunction, LoadObject, LoadPlan
 from pgsweep.units import format_bytes, parse_bytes
 
 _HEAP_PER_FILE_BYTE: Final = 1.2
@@ -67,6 +68,7 @@ class Prepared:
         objects: what is dropped or disabled, in the order in which it is made again.
         headers: whether each input begins with a header.
         measure: whether the number of sessions is measured first.
+        path: the search_path of the table's code.
     """
 
     plan: LoadPlan
@@ -74,6 +76,7 @@ class Prepared:
     target: CopyTarget
     headers: list[bool]
     measure: bool
+    path: str
 
 
 def check_table(catalog: Catalog, connection: Connection) -> None:
@@ -116,7 +119,7 @@ def check_table(catalog: Catalog, connection: Connection) -> None:
 
 
 def prepare(
-    catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, connection: Connection
+    catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, connection: Connection, code: Code
 ) -> Prepared:
     """Return the plan.
 
@@ -125,6 +128,7 @@ def prepare(
         inputs: the files.
         options: of the user.
         connection: the session that loads.
+        code: of the table.
 
     Raises:
         MissingAbility, UsageError, InputError: it cannot be loaded like this.
@@ -150,12 +154,13 @@ def prepare(
         options = msgspec.structs.replace(options, single_transaction=True, jobs=None)
         single, why = True, "a crash empties an unlogged table, and a journal of pieces would not show that"
     else:
-        single, why = _strategy(
-            options, firing=firing, dropping=dropping, size=size, may_create=table.may_create
-        )
+        single, why = _strategy(catalog, options, firing=firing, dropping=dropping, size=size)
     choices.append(
         LoadChoice(what="transactions", choice="one" if single else "many, with a journal", reason=why)
     )
+    whole = _seen_whole(catalog, options, inputs)
+    if whole is not None:
+        choices.append(LoadChoice(what="statements", choice="one COPY for each file", reason=whole))
     freeze = _freezes(catalog, options, single=single, dropping=dropping)
     if freeze:
         choices.append(
@@ -187,11 +192,18 @@ def prepare(
             f"quotes within unquoted fields: {stray}; COPY takes every quote for the start or end of a "
             "quoted part"
         )
-    if table.superuser and not table.owner_superuser:
+    if code.powerful and not table.owner_superuser:
         notes.append(
             f"triggers and defaults of role {table.owner} run with this session's rights, those of a "
             "superuser"
         )
+    if code.schema_owner is not None and table.owner_superuser:
+        notes.append(
+            f"role {code.schema_owner} owns schema {table.schema}, and can put another table, with code of "
+            "its own, in the place of this one"
+        )
+    if code.functions:
+        choices.append(LoadChoice(what="search_path of functions", choice=code.path, reason=code.reason))
     if firing and not options.single_transaction:
         notes.append("triggers fire for each row; --disable-triggers loads without them")
     sequences = [c.name for c in catalog.columns if c.move_sequence and c.name in columns]
@@ -226,7 +238,8 @@ def prepare(
     if options.unlogged:
         objects.append(unlogged_change(table))
     objects.sort(key=lambda entry: (entry.stage, -(entry.size_bytes or 0)))
-    piece = options.piece_bytes or max(_PIECE_BYTES[0], min(_PIECE_BYTES[1], (size or 0) // _PIECES))
+    largest = _PIECE_BYTES[0] if single else _PIECE_BYTES[1]
+    piece = options.piece_bytes or max(_PIECE_BYTES[0], min(largest, (size or 0) // _PIECES))
     plan = LoadPlan(
         table=table.quoted,
         kind="partitioned table" if table.kind == "p" else "table",
@@ -244,6 +257,7 @@ def prepare(
         objects=_shown(catalog, indexes, keys, options),
         referenced_by=catalog.referencing,
         strategy="one transaction" if single else "pieces",
+        one_statement=whole is not None,
         jobs=jobs,
         freeze=freeze,
         maintenance_work_mem_bytes=memory,
@@ -260,10 +274,13 @@ def prepare(
             unlogged=options.unlogged,
         ),
         notes=notes,
+        functions=[
+            LoadFunction(name=f.name, owner=f.owner, used_by=f.used_by, path=f.own_path or code.path)
+            for f in code.functions
+        ],
     )
-    return Prepared(
-        plan, objects, _target(catalog, columns, inputs[0].format, options, freeze), headers, measure
-    )
+    target = _target(catalog, columns, inputs[0].format, options, freeze)
+    return Prepared(plan, objects, target, headers, measure, code.path)
 
 
 def _look(
@@ -319,7 +336,7 @@ def _total_bytes(inputs: Sequence[Input]) -> int | None:
 
 
 def _strategy(
-    options: LoadOptions, *, firing: bool, dropping: bool, size: int | None, may_create: bool
+    catalog: Catalog, options: LoadOptions, *, firing: bool, dropping: bool, size: int | None
 ) -> tuple[bool, str]:
     if options.single_transaction:
         return True, "as asked"
@@ -329,15 +346,38 @@ def _strategy(
         return True, "rows can be frozen only in the transaction that truncated their table"
     if firing:
         return True, "what triggers do elsewhere could not be undone piece by piece"
+    for what in hindering(catalog.hindrances, triggers_off=options.disable_triggers):
+        return True, f"pieces could be seen, or not be undone alone: {what}"
     asked = options.max_rejects is not None or (options.jobs or 1) > 1
     if not asked and not dropping and size is not None and size <= _SMALL_BYTES:
         return True, "the files are small, and nothing is dropped"
-    if not may_create and options.indexes != "drop":
+    if not catalog.table.may_create and options.indexes != "drop":
         return True, "this role may not create a schema for the journal"
     return (
         False,
         "each piece and its entry in the journal are one transaction, so the load can be resumed or undone",
     )
+
+
+def _seen_whole(catalog: Catalog, options: LoadOptions, inputs: Sequence[Input]) -> str | None:
+    """Return what sees how rows are divided among statements, if anything does.
+
+    Raises:
+        UsageError: a file would have to be read again, and cannot be.
+    """
+    fires = [
+        found.what
+        for found in catalog.hindrances
+        if found.whole and not (options.disable_triggers and found.trigger)
+    ]
+    once = next((entry for entry in inputs if entry.identity is None), None)
+    if fires and options.max_rejects is not None and once is not None:
+        raise UsageError(
+            f"{once.name} can be read only once, and --rejects would read it again",
+            cause=f"the rows must be one statement: {fires[0]}",
+            hint="write it to a file first, or leave out --rejects",
+        )
+    return fires[0] if fires else None
 
 
 def without_wal(wal_level: str) -> str:
@@ -371,7 +411,7 @@ def _jobs(
 ) -> tuple[int, bool, str]:
     """Return the sessions, whether to measure first, and why."""
     if single:
-        if options.jobs is not None and options.jobs > 1:
+        if options.single_transaction and options.jobs is not None and options.jobs > 1:
             raise UsageError("one transaction has one session", hint="leave out --jobs")
         return 1, False, "one transaction has one session"
     if stray is not None:

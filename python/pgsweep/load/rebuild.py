@@ -144,6 +144,7 @@ class Rebuild:
                 number,
                 entry,
                 load_id=self._load_id,
+                path=self._document.path,
                 memory_bytes=memory,
                 workers=workers,
                 rolling_back=self._rolling_back,
@@ -176,6 +177,7 @@ def make_all_here(
                 number,
                 entry,
                 load_id=None,
+                path=document.path,
                 memory_bytes=document.plan.maintenance_work_mem_bytes,
             )
         except DriverError as error:

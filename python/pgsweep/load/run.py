@@ -38,7 +38,8 @@ from pgsweep.load.source import Input, check_unchanged, find_inputs
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, Column, read_catalog
-from pgsweep.pg.load_copy import open_session, session_path
+from pgsweep.pg.load_code import read_code
+from pgsweep.pg.load_copy import open_session
 from pgsweep.pg.load_journal import (
     LoadId,
     Unfinished,
@@ -50,7 +51,8 @@ from pgsweep.pg.load_journal import (
     read_objects,
     read_unfinished,
 )
-from pgsweep.pg.load_work import current_xid, dropped, failure_of, own_rows_are_distinct
+from pgsweep.pg.load_lock import dropped
+from pgsweep.pg.load_work import current_xid, failure_of, own_rows_are_distinct
 from pgsweep.pg.userpath import parts_of_name, resolve_relation
 from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadChoice, LoadOutcome, LoadResult
@@ -69,7 +71,8 @@ def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOpti
             return _result(connection, prepared, None)
         catalog = _catalog_of(connection, table)
         _refuse_unfinished(connection, catalog.table.oid, table)
-        prepared = prepare(catalog, inputs, options, connection)
+        code = read_code(connection, catalog.table, options.search_path)
+        prepared = prepare(catalog, inputs, options, connection, code)
         return _result(connection, prepared, None)
 
 
@@ -100,7 +103,7 @@ def load_files(
         remove_leftovers(conninfo, control, listener.note)
         if options.partition_of or options.for_values:
             partition, alone, prepared = _prepared_partition(control, inputs, table, options)
-            document = _document(partition.catalog, prepared, inputs, alone, control, rejects, None)
+            document = _document(partition.catalog, prepared, inputs, alone, rejects, None)
             outcome = load_in_one(
                 conninfo,
                 control,
@@ -113,7 +116,8 @@ def load_files(
             )
             return _result(control, prepared, outcome)
         catalog = _catalog_of(control, table)
-        prepared = prepare(catalog, inputs, options, control)
+        code = read_code(control, catalog.table, options.search_path)
+        prepared = prepare(catalog, inputs, options, control, code)
         oid = catalog.table.oid
         _refuse_unfinished(control, oid, table)
         if prepared.plan.strategy == "one transaction":
@@ -121,7 +125,7 @@ def load_files(
                 conninfo,
                 control,
                 catalog,
-                _document(catalog, prepared, inputs, options, control, rejects, None),
+                _document(catalog, prepared, inputs, options, rejects, None),
                 prepared.objects,
                 listener=listener,
                 stop=stop,
@@ -138,7 +142,7 @@ def load_files(
                 listener.note(
                     "there is no folder for a local journal ($XDG_STATE_HOME); name a file: --journal FILE"
                 )
-            document = _document(catalog, prepared, inputs, options, control, rejects, place)
+            document = _document(catalog, prepared, inputs, options, rejects, place)
             document = msgspec.structs.replace(document, first_xid=xid)
             if prepared.measure:
                 listener.stage("measuring how many sessions are fastest")
@@ -157,9 +161,17 @@ def load_files(
 
 
 def resume(
-    conninfo: str, table: str, *, listener: LoadListener | None = None, stop: threading.Event | None = None
+    conninfo: str,
+    table: str,
+    *,
+    search_path: Sequence[str] | None = None,
+    listener: LoadListener | None = None,
+    stop: threading.Event | None = None,
 ) -> LoadResult:
     """Finish a load that was cut short: copy what is not in the journal, make all objects again.
+
+    Args:
+        search_path: of the table's code, instead of the one that the load began with.
 
     Raises:
         UsageError: there is no such load.
@@ -170,6 +182,7 @@ def resume(
     with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table)
+        document = _with_path(control, document, search_path, copying=True)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
         phase = run.real_phase(found.phase)
         if phase == "rolling back":
@@ -207,6 +220,7 @@ def keep_as_is(
     listener = listener or NullLoadListener()
     with open_session(conninfo) as control, _explained(table):
         found, document, columns = _found(control, table)
+        document = _with_path(control, document, None, copying=False)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
         phase = run.real_phase(found.phase)
         if phase in ("planned", "copying") and not partly:
@@ -236,11 +250,36 @@ def roll_back(
     with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table, gone_is_fine=True)
+        document = _with_path(control, document, None, copying=False)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
         if read_catalog(control, document.table.oid) is not None:
             run.real_phase(found.phase)
         outcome = run.roll_back(begin)
         return _result(control, _already_prepared(document), outcome)
+
+
+def forget(conninfo: str, table: str, *, really: bool, listener: LoadListener | None = None) -> LoadResult:
+    """Return what the table would be left with if the journal of its load were removed, or remove it.
+
+    Args:
+        really: remove it. Nothing else is changed.
+
+    Raises:
+        UsageError: there is no such load.
+    """
+    begin = time.monotonic()
+    with open_session(conninfo) as control, _explained(table):
+        found, document, columns = _found(control, table, gone_is_fine=True)
+        run = _resumed(conninfo, control, found, document, columns, listener or NullLoadListener(), None)
+        return _result(control, _already_prepared(document), run.forget(begin, really=really))
+
+
+def _with_path(
+    control: Connection, document: LoadDocument, named: Sequence[str] | None, *, copying: bool
+) -> LoadDocument:
+    """Return a document of an earlier run with the search_path that its code may have now."""
+    code = read_code(control, document.table, named or document.options.search_path, copying=copying)
+    return msgspec.structs.replace(document, path=code.path)
 
 
 def _resumed(
@@ -260,7 +299,7 @@ def _resumed(
 
 def _already_prepared(document: LoadDocument) -> Prepared:
     """Return what the result of a later run needs of the plan that an earlier one made."""
-    return Prepared(document.plan, [], document.target, [], False)
+    return Prepared(document.plan, [], document.target, [], False, document.path)
 
 
 def _catalog_of(connection: Connection, table: str) -> Catalog:
@@ -287,7 +326,6 @@ def _document(
     prepared: Prepared,
     inputs: list[Input],
     options: LoadOptions,
-    connection: Connection,
     rejects: Path | None,
     place: Path | None,
 ) -> LoadDocument:
@@ -302,7 +340,7 @@ def _document(
         first_xid=0,
         truncatable=catalog.truncatable,
         may_truncate=False,
-        path=session_path(connection),
+        path=prepared.path,
         rejects_file=None if rejects is None else str(rejects.absolute()),
         journal=None if place is None else str(place),
     )
@@ -314,7 +352,8 @@ def _prepared_partition(
     """Return a new partition, the options with which it is filled, and the plan."""
     partition = plan_partition(connection, table, options)
     alone = partition_options(options)
-    prepared = prepare(partition.catalog, inputs, alone, connection)
+    code = read_code(connection, partition.parent.table, options.search_path)
+    prepared = prepare(partition.catalog, inputs, alone, connection, code)
     return partition, alone, partition_plan(prepared, partition)
 
 
@@ -342,7 +381,7 @@ def _measured(
         )
     plan = msgspec.structs.replace(plan, jobs=jobs, choices=choices, estimate=estimate)
     document = msgspec.structs.replace(document, plan=plan, jobs=jobs)
-    return document, Prepared(plan, prepared.objects, prepared.target, prepared.headers, False)
+    return document, Prepared(plan, prepared.objects, prepared.target, prepared.headers, False, prepared.path)
 
 
 def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:

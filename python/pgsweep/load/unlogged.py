@@ -11,7 +11,7 @@ from typing import Final
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import LoadOptions
-from pgsweep.pg.load_catalog import Catalog
+from pgsweep.pg.load_catalog import Catalog, hindering
 from pgsweep.records.load import LoadChoice
 
 GIVEN_UP: Final = (
@@ -47,6 +47,8 @@ def check_unlogged(catalog: Catalog, options: LoadOptions, *, firing: bool) -> N
         why = "the server has standbys or replication slots: on a standby an UNLOGGED table cannot be read"
     elif catalog.referencing:
         why = f"foreign keys of logged tables refer to it: {', '.join(catalog.referencing[:3])}"
+    elif hindering(catalog.hindrances, triggers_off=options.disable_triggers):
+        why = "pieces could be seen, or not be undone alone: " + catalog.hindrances[0].what
     elif not catalog.truncatable:
         why = "it has an index that is not valid, which writing the table anew would change"
     elif options.single_transaction or options.freeze:

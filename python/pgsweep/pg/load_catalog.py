@@ -8,12 +8,13 @@ and is not dropped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import psycopg
 
-from pgsweep.errors import MissingAbility
+from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.queries import load
 
 
@@ -127,11 +128,30 @@ class TriggerFacts(msgspec.Struct, frozen=True, kw_only=True):
     enable: str
 
 
+class Hindrance(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the rows of a load must not be committed piece by piece.
+
+    Attributes:
+        what: in words.
+        undoing: removing rows would run code of users or concern other tables.
+        acts: it would do something, and not merely refuse.
+        whole: it sees how rows are divided among statements.
+        trigger: it is a user's trigger.
+    """
+
+    what: str
+    undoing: bool
+    acts: bool
+    whole: bool
+    trigger: bool
+
+
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     """A table with all that bears on loading it.
 
     Attributes:
         referencing: foreign keys of other tables, as `table.name`.
+        hindrances: why it must be loaded in one transaction.
         facts: everything the catalog says, by title: compared before and after.
     """
 
@@ -142,16 +162,19 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     triggers: list[TriggerFacts]
     referencing: list[str]
     facts: list[tuple[str, str]]
+    hindrances: list[Hindrance] = []
 
     @property
     def truncatable(self) -> bool:
         """Whether TRUNCATE of the table, where it is empty, changes nothing but its files.
 
-        It makes the indexes anew, and with that one valid that was not (reindex_index, index.c).
+        It makes the indexes anew, and with that one valid that was not (reindex_index, index.c), and fires
+        triggers.
         """
         table = self.table
         mine = table.kind == "r" and table.owned and not table.published
-        return mine and not self.referencing and all(index.is_valid for index in self.indexes)
+        acts = any(found.acts for found in self.hindrances)
+        return mine and not acts and not self.referencing and all(index.is_valid for index in self.indexes)
 
 
 def read_catalog(connection: psycopg.Connection[Any], oid: int) -> Catalog | None:
@@ -184,7 +207,27 @@ def read_catalog(connection: psycopg.Connection[Any], oid: int) -> Catalog | Non
         ],
         referencing=[f"{of_table}.{name}" for name, of_table in rows("load_referencing")],
         facts=read_facts(connection, oid),
+        hindrances=read_hindrances(connection, oid),
     )
+
+
+def read_hindrances(connection: psycopg.Connection[Any], oid: int) -> list[Hindrance]:
+    """Return why the rows of a load into a table must not be committed piece by piece."""
+    query = load("load_hindrances", connection.info.server_version).encode()
+    rows = connection.execute(query, {"oid": oid}).fetchall()
+    return [
+        Hindrance(**dict(zip(Hindrance.__struct_fields__, (exact_text(what), *facts), strict=True)))
+        for what, *facts in rows
+    ]
+
+
+def hindering(found: Sequence[Hindrance], *, triggers_off: bool) -> list[str]:
+    """Return in words what makes a load one transaction.
+
+    Args:
+        triggers_off: the load disables triggers on INSERT.
+    """
+    return [each.what for each in found if each.undoing or not (each.trigger and triggers_off)]
 
 
 def read_facts(connection: psycopg.Connection[Any], oid: int) -> list[tuple[str, str]]:
@@ -192,6 +235,24 @@ def read_facts(connection: psycopg.Connection[Any], oid: int) -> list[tuple[str,
     query = load("load_catalog", connection.info.server_version).encode()
     rows = connection.execute(query, {"oid": oid}).fetchall()
     return [(exact_text(title), exact_text(facts)) for title, facts in rows]
+
+
+def check_as_planned(connection: psycopg.Connection[Any], catalog: Catalog) -> None:
+    """Refuse to go on where a table is not as it was when the load was planned, under a lock.
+
+    Raises:
+        PgsweepError: another session altered it.
+    """
+    oid = catalog.table.oid
+    if (read_facts(connection, oid), read_hindrances(connection, oid)) != (catalog.facts, catalog.hindrances):
+        raise changed_since_plan()
+
+
+def changed_since_plan() -> PgsweepError:
+    """Return the error of a table that was altered between plan and load."""
+    return PgsweepError(
+        "the table was changed between plan and load", cause="another session altered it", hint="try again"
+    )
 
 
 def differences(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> list[str]:

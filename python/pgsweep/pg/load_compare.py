@@ -69,16 +69,23 @@ def insert_rows(
     connection: Connection, target: CopyTarget, rows: Sequence[Sequence[str | None]], *, at_once: int
 ) -> float:
     """Insert rows by statements of `at_once` rows each, and return the seconds."""
-    names = sql.SQL(", ").join(sql.Identifier(name) for name in target.columns)
+    names = _doubled(sql.SQL(", ").join(sql.Identifier(name) for name in target.columns))
     one = sql.SQL("({})").format(sql.SQL(", ").join(sql.Placeholder() for _ in target.columns))
     begin = time.monotonic()
     for first in range(0, len(rows), at_once):
         part = rows[first : first + at_once]
         statement = sql.SQL("INSERT INTO {} ({}) VALUES {}").format(
-            sql.Identifier(target.schema, target.table), names, sql.SQL(", ").join([one] * len(part))
+            _doubled(sql.Identifier(target.schema, target.table)),
+            names,
+            sql.SQL(", ").join([one] * len(part)),
         )
         connection.execute(statement, [value for row in part for value in row])
     return time.monotonic() - begin
+
+
+def _doubled(name: sql.Composable) -> sql.SQL:
+    """Return names for a statement with parameters: psycopg takes % for the beginning of one."""
+    return sql.SQL(name.as_string(None).replace("%", "%%"))
 
 
 def settle_constraints(connection: Connection) -> None:

@@ -1,7 +1,7 @@
 """COPY of a piece of a file: the session, the statement, the count of its rows, and what a bad row is.
 
-COPY runs under the user's own search_path, because triggers, defaults and the functions of types may rely on
-it. Everything else in those transactions is qualified in full.
+COPY runs under the search_path of the table's code (pg/load_code.py), because triggers, defaults and the
+functions of types may rely on one. Everything else in those transactions runs under pg_catalog.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ import psycopg
 from psycopg import sql
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.connect import Connection, connect, read_user_path, set_for_session
+from pgsweep.pg.connect import Connection, connect, set_for_session
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_journal import LoadId, Reject, add_piece, join_work
-from pgsweep.pg.load_work import check_same
+from pgsweep.pg.load_lock import check_same
 from pgsweep.units import format_many
 
-_BAD_ROW_CLASSES = ("22", "23", "P0", "44")
-"""Data exception, integrity constraint violation, an error raised by PL/pgSQL, WITH CHECK OPTION."""
+_BAD_ROW_CLASSES = ("22", "23", "P0", "44", "54")
+"""Data exception, integrity constraint violation, an error raised by PL/pgSQL, WITH CHECK OPTION, and what is
+too large for a limit of the server (an indexed value)."""
+
+_NOT_OF_A_ROW = ("08", "25", "28", "3D", "40", "42", "53", "55", "57", "58", "F0", "XX")
+"""Errors of the session, the server, the machine, or of a statement: also where COPY is at a certain line."""
 
 
 class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +83,23 @@ class BadRow(Exception):
         line: physical line within what was copied, from 1; None where the server names none.
         column: None where the server names none.
         reason: the server's words.
+        duplicate: another row, of the table or of the files, has its key.
+        key: names and values of the key that the server names: where a check comes after all rows, it has
+            no line.
     """
 
-    def __init__(self, line: int | None, column: str | None, reason: str) -> None:
+    def __init__(
+        self,
+        line: int | None,
+        column: str | None,
+        reason: str,
+        key: tuple[list[str], list[str]] | None = None,
+        *,
+        duplicate: bool = False,
+    ) -> None:
         super().__init__(reason)
+        self.duplicate = duplicate
+        self.key = key
         self.line = line
         self.column = column
         self.reason = reason
@@ -138,10 +156,34 @@ def copy(
                 for part in parts:
                     stream.write(part)
         except psycopg.DatabaseError as error:
-            if (error.sqlstate or "")[:2] in _BAD_ROW_CLASSES:
-                raise _bad_row(error, target) from error
+            bad = _bad_row(error, target)
+            if _is_of_a_row(error, bad):
+                raise bad from error
             raise
         return cursor.rowcount
+
+
+def settle(connection: Connection, target: CopyTarget, path: str) -> None:
+    """Have deferred constraints and triggers checked now, and not by the COMMIT, which could not say where.
+
+    Raises:
+        BadRow: one of them refuses a row.
+        DriverError: anything else.
+    """
+    try:
+        with under_path(connection, path):
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except psycopg.DatabaseError as error:
+        bad = _bad_row(error, target)
+        if _is_of_a_row(error, bad):
+            raise bad from error
+        raise
+
+
+def _is_of_a_row(error: psycopg.DatabaseError, bad: BadRow) -> bool:
+    """Return whether an error is the fault of a record: a trigger may raise what it likes."""
+    kind = (error.sqlstate or "")[:2]
+    return kind in _BAD_ROW_CLASSES or (bad.line is not None and bool(kind) and kind not in _NOT_OF_A_ROW)
 
 
 def copy_piece(
@@ -162,7 +204,7 @@ def copy_piece(
 
     Args:
         table: the one that the load began with: the name may mean another one by now.
-        path: the user's search_path.
+        path: the search_path of the table's code.
         size_bytes: of the file.
         records: that the parts hold; None where that is not known (binary).
 
@@ -247,11 +289,9 @@ def copy_with_path(
     *,
     ignore_errors: bool = False,
 ) -> int:
-    """Copy under the user's search_path, within a transaction that is open."""
-    connection.execute("SELECT pg_catalog.set_config('search_path', %s, true)", [path])
-    rows = copy(connection, target, parts, ignore_errors=ignore_errors)
-    connection.execute("SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)")
-    return rows
+    """Copy under the search_path of the table's code, within a transaction that is open."""
+    with under_path(connection, path):
+        return copy(connection, target, parts, ignore_errors=ignore_errors)
 
 
 def wrong_count(records: int, rows: int) -> WrongCount:
@@ -371,10 +411,14 @@ def _bad_row(error: psycopg.DatabaseError, target: CopyTarget) -> BadRow:
     _, _, rest = (error.diag.context or "").rpartition(f"COPY {target.table}, ")
     found = re.match(r"\D*(\d+)(?:, \S+ (.+?))?(?:: |$)", rest, re.DOTALL)
     detail = error.diag.message_detail
+    # Key (a, b)=(1, x) is not present in table "t".
+    key = re.search(r"\((.+?)\)=\((.*?)\) ", f"{detail} ", re.DOTALL)
     return BadRow(
         int(found[1]) if found else None,
         error.diag.column_name or (found[2] if found else None),
         first_line(error) + (f" ({detail.splitlines()[0]})" if detail else ""),
+        (key[1].split(", "), key[2].split(", ")) if key else None,
+        duplicate=error.sqlstate in ("23505", "23P01"),
     )
 
 
@@ -383,8 +427,3 @@ def savepoint(connection: Connection) -> Iterator[None]:
     """Undo what fails inside, and only that."""
     with connection.transaction():
         yield
-
-
-def session_path(connection: Connection) -> str:
-    """Return the search_path that the user's own sessions have."""
-    return read_user_path(connection)

@@ -13,7 +13,7 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import Catalog, KeyFacts, TableFacts, exact_text, read_catalog
-from pgsweep.pg.load_work import Note, named, retried
+from pgsweep.pg.load_lock import Note, named, retried
 from pgsweep.pg.queries import load
 
 BOUND_CHECK: Final = "pgsweep_bound"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 import psycopg
 from psycopg import errors as sqlstates
-from psycopg import sql
+from psycopg import pq, sql
 
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
-from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_catalog import TableFacts, read_hindrances
+from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_journal import (
     UNLOGGED,
     VALIDATED,
@@ -29,21 +29,19 @@ from pgsweep.pg.load_journal import (
     set_phase,
     set_present,
 )
+from pgsweep.pg.load_lock import Note, check_same, dropped, in_short_lock, lock_statement, named
 from pgsweep.pg.queries import load
 from pgsweep.pg.refusals import translate
-from pgsweep.pg.retry import repeated
 from pgsweep.units import format_count
 
-T = TypeVar("T")
-
-_LOCK_TIMEOUT: Final = b"SET LOCAL lock_timeout = '2s'"
-_LOCK_TRIES: Final = 20
-_LOCK_PAUSE_SECONDS: Final = 1.0
 XIDS: Final = 2**32
 """Transaction numbers in a row have 32 bits (TransactionId, c.h)."""
 
 XID_SPAN: Final = 2**30
 """How many transactions may pass between the beginning of a load and the last of its pieces."""
+
+_OF_THE_SESSION: Final = ("", "08", "25", "26", "28", "34", "3D", "53", "57", "58", "XX")
+"""Classes of errors that say something of connection, session or server. All others are the statement's."""
 
 _ROOM: Final = (sqlstates.DiskFull, sqlstates.OutOfMemory, sqlstates.ConfigurationLimitExceeded)
 
@@ -69,149 +67,6 @@ WAYS_ON: Final = (
     "pgsweep load --keep-as-is TABLE --yes"
 )
 
-Note = Callable[[str], None]
-"""Shows one line to the user."""
-
-
-def in_short_lock(
-    connection: Connection,
-    table: TableFacts,
-    statement: sql.Composed | None,
-    work: Callable[[], T],
-    *,
-    note: Note | None = None,
-) -> T:
-    """Run a transaction that waits at most 2 s for each lock, and try again after a pause.
-
-    A session that waits for a strong lock makes all later ones wait, so the wait is short. If a lock cannot
-    be obtained, the whole attempt is undone.
-
-    Args:
-        table: that the load is of.
-        statement: takes the first lock.
-        work: the rest of the transaction.
-        note: receives once which sessions hold the lock.
-
-    Raises:
-        PgsweepError: a lock cannot be obtained, or the table is not there any more.
-    """
-
-    def attempt() -> T:
-        with connection.transaction():
-            connection.execute(_LOCK_TIMEOUT)
-            if statement is not None:
-                connection.execute(statement)
-                check_same(connection, table)
-            return work()
-
-    errors = (sqlstates.LockNotAvailable, sqlstates.DeadlockDetected)
-    return _until_locked(connection, table, attempt, errors, note)
-
-
-def _until_locked(
-    connection: Connection,
-    table: TableFacts,
-    attempt: Callable[[], T],
-    errors: tuple[type[psycopg.Error], ...],
-    note: Note | None,
-) -> T:
-    """Return what an attempt returns; where it cannot lock, it is repeated after a pause, 20 times at most.
-
-    Raises:
-        PgsweepError: it failed each time with one of these errors.
-    """
-
-    def waiting() -> None:
-        if note is not None:
-            note(f"waiting for a lock: {_holders(connection, table)}")
-
-    try:
-        return repeated(
-            attempt, errors, tries=_LOCK_TRIES, pause_seconds=_LOCK_PAUSE_SECONDS, waiting=waiting
-        )
-    except errors as error:
-        raise _not_locked(connection, table, error) from error
-
-
-def _holders(connection: Connection, table: TableFacts) -> str:
-    """Return who has locks on the table, in words."""
-    query = load("load_holders", connection.info.server_version).encode()
-    rows = connection.execute(query, {"oid": table.oid}).fetchall()
-    if not rows:
-        return f"other sessions use {table.quoted}"
-    names = ", ".join(f"{pid} ({state})" if state else str(pid) for pid, state in rows)
-    return f"{table.quoted} is in use by process{'es' if len(rows) > 1 else ''} {names} of the server"
-
-
-def _not_locked(connection: Connection, table: TableFacts, error: psycopg.Error) -> PgsweepError:
-    return PgsweepError(
-        f"the table cannot be locked: {first_line(error)}",
-        cause=f"{_holders(connection, table)}; this step was not done",
-        hint="see what they do: psql -c 'SELECT pid, state, query FROM pg_stat_activity'; then try again",
-    )
-
-
-def check_same(connection: Connection, table: TableFacts) -> None:
-    """Refuse to go on where the name means another table now; the lock that is held keeps it from changing.
-
-    Raises:
-        PgsweepError: the table was dropped or renamed, and another one may have its name.
-    """
-    query = load("load_same", connection.info.server_version).encode()
-    names = {"oid": table.oid, "schema": table.schema, "table": table.name}
-    if connection.execute(query, names).fetchone() != (True,):
-        raise dropped(f"{table.quoted} is another table now")
-
-
-def lock_statement(table: TableFacts, mode: str) -> sql.Composed:
-    """Return the statement that locks a table.
-
-    Args:
-        mode: as LOCK TABLE has it.
-    """
-    only = sql.SQL("") if table.kind == "p" else sql.SQL("ONLY ")
-    return sql.SQL("LOCK TABLE {}{} IN {} MODE").format(only, named(table), sql.SQL(mode))
-
-
-def lock_now(connection: Connection, table: TableFacts, mode: str, *, note: Note | None = None) -> None:
-    """Lock the table in the transaction that is open, waiting at most 2 s at a time, for 20 times.
-
-    Raises:
-        PgsweepError: it cannot be obtained.
-    """
-    retried(connection, table, lock_statement(table, mode), note=note)
-    check_same(connection, table)
-
-
-def retried(connection: Connection, table: TableFacts, statement: sql.Composed, *, note: Note | None) -> None:
-    """Run a statement in the transaction that is open, waiting for locks at most 2 s at a time, for 20 times.
-
-    Raises:
-        PgsweepError: they cannot be obtained.
-    """
-
-    def attempt() -> None:
-        with connection.transaction():
-            connection.execute(_LOCK_TIMEOUT)
-            connection.execute(statement)
-
-    try:
-        _until_locked(connection, table, attempt, (sqlstates.LockNotAvailable,), note)
-    except sqlstates.UndefinedTable as error:
-        raise dropped(first_line(error)) from error
-
-
-@contextmanager
-def transaction(connection: Connection) -> Iterator[None]:
-    """Run the body in a transaction."""
-    with connection.transaction():
-        yield
-
-
-def named(table: TableFacts) -> sql.Identifier:
-    """Return the name of a table for a statement."""
-    return sql.Identifier(table.schema, table.name)
-
 
 def unlogged_change(table: TableFacts) -> JournalObject:
     """Return as the journal has it that a table is UNLOGGED while its rows are copied."""
@@ -224,16 +79,6 @@ def unlogged_change(table: TableFacts) -> JournalObject:
         make=[logged],
         tablespace=None,
         stage=-1,
-    )
-
-
-def dropped(reason: str = "") -> PgsweepError:
-    """Return the error of a table that is not there any more."""
-    return PgsweepError(
-        "the table was dropped or renamed meanwhile" + (f": {reason}" if reason else ""),
-        cause="another session did it while the load was under way",
-        hint="if the table is gone, remove the journal: pgsweep load --rollback TABLE; if it was renamed, "
-        "give it its name back, then: pgsweep load --resume TABLE",
     )
 
 
@@ -251,6 +96,7 @@ def make_object(
     entry: JournalObject,
     *,
     load_id: LoadId | None,
+    path: str,
     memory_bytes: int,
     workers: int | None = None,
     rolling_back: bool = False,
@@ -260,6 +106,7 @@ def make_object(
 
     Args:
         load_id: of the journal; None where all of the load is one transaction, which is open.
+        path: of the table's code: a table that is made LOGGED has its indexes built anew.
         memory_bytes: for the sorts of an index build.
         workers: parallel workers of the build; None for the server's own setting.
         rolling_back: the rows of the load are gone, so a later run can only roll back.
@@ -283,8 +130,9 @@ def make_object(
             if not is_alive(connection, load_id):
                 raise _emptied(table)
             own = _only_own_rows(connection, table, load_id)
-        for statement in entry.make:
-            connection.execute(statement.encode())
+        with under_path(connection, path if entry.kind == UNLOGGED else "pg_catalog"):
+            for statement in entry.make:
+                connection.execute(statement.encode())
         if load_id is not None:
             # The statements name the table, and have locked what they found under that name.
             check_same(connection, table)
@@ -301,10 +149,27 @@ def make_object(
             in_short_lock(connection, table, lock, work, note=note)
     except (sqlstates.UndefinedTable, sqlstates.InvalidSchemaName) as error:
         raise dropped(first_line(error)) from error
-    except (sqlstates.IntegrityError, psycopg.DataError, *_ROOM, sqlstates.InsufficientPrivilege) as error:
-        raise _cannot(table, entry, error, rolling_back) from error
-    except psycopg.ProgrammingError as error:
-        raise _cannot(table, entry, error, rolling_back) from error
+    except psycopg.DatabaseError as error:
+        if not isinstance(error, _ROOM) and (error.sqlstate or "")[:2] in (*_OF_THE_SESSION, "40", "55"):
+            raise
+        cannot = _cannot(table, entry, error, rolling_back)
+        if load_id is None:
+            cannot.cause = "rows do not allow it; nothing of the load is in the table"
+            cannot.hint = "correct the rows of the files, and load them again"
+        raise cannot from error
+
+
+def adopt_object(
+    connection: Connection, table: TableFacts, number: int, entry: JournalObject, load_id: LoadId
+) -> None:
+    """Note that an object was made again by somebody else; comments and the like are set."""
+
+    def work() -> None:
+        for statement in entry.make[1:]:
+            connection.execute(statement.encode())
+        set_present(connection, load_id, number, present=True)
+
+    in_short_lock(connection, table, None, work)
 
 
 def _emptied(table: TableFacts) -> PgsweepError:
@@ -334,6 +199,15 @@ def _cannot(table: TableFacts, entry: JournalObject, error: psycopg.Error, rolli
         hint = _duplicates(table, entry, detail) + hint
     elif isinstance(error, sqlstates.ForeignKeyViolation):
         hint = _orphans(entry, detail) + hint
+    elif isinstance(error, sqlstates.DuplicateTable | sqlstates.DuplicateObject):
+        other = sql.Identifier(table.schema, entry.name).as_string(None)
+        if isinstance(error, sqlstates.DuplicateObject):
+            rename = (
+                f"ALTER TABLE {table.quoted} RENAME CONSTRAINT {sql.Identifier(entry.name).as_string(None)}"
+            )
+        else:
+            rename = f"ALTER TABLE {other} RENAME"
+        hint = f"another object has taken its name: rename that ({rename} TO ...), then: {again}; or {hint}"
     elif isinstance(error, _ROOM):
         hint = f"make room on the server, then: {again}"
     done = {UNLOGGED: "made LOGGED", VALIDATED: "validated"}.get(entry.kind, "made again")
@@ -462,6 +336,7 @@ def remove_rows(
     numbers = _numbers(pieces)
 
     def remove() -> int:
+        _check_nobody_acts(connection, table)
         connection.execute("SET LOCAL row_security = off")
         if may_truncate and _counted(connection, table, numbers) == (wanted, wanted):
             found = _emptied_by_us(connection, table, numbers, wanted)
@@ -511,6 +386,7 @@ def begin_again(
     """
 
     def work() -> None:
+        _check_nobody_acts(connection, table)
         _delete(connection, table, _numbers(read_pieces(connection, load_id)))
         forget_pieces(connection, load_id)
         mark_alive(connection, load_id)
@@ -525,20 +401,56 @@ def _numbers(pieces: Sequence[Piece]) -> str:
 def _counted(connection: Connection, table: TableFacts, numbers: str) -> tuple[int, ...] | None:
     """Return how many rows a table has, and how many of them have one of the transaction numbers."""
     query = sql.SQL(
-        "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE xmin = ANY (%s::xid[])) FROM {}{}"
-    ).format(_only(table), named(table))
-    return connection.execute(query, [numbers]).fetchone()
+        "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE xmin = ANY ({}::xid[])) FROM {}{}"
+    ).format(numbers, _only(table), named(table))
+    return connection.execute(query).fetchone()
 
 
 def _delete(connection: Connection, table: TableFacts, numbers: str) -> int:
-    query = sql.SQL("DELETE FROM {}{} WHERE xmin = ANY (%s::xid[])").format(_only(table), named(table))
-    return connection.execute(query, [numbers]).rowcount
+    query = sql.SQL("DELETE FROM {}{} WHERE xmin = ANY ({}::xid[])").format(
+        _only(table), named(table), numbers
+    )
+    return connection.execute(query).rowcount
 
 
-def analyze(connection: Connection, table: TableFacts, *, vacuum: bool) -> None:
-    """Make the planner's statistics anew, and with VACUUM the visibility map."""
+def _check_nobody_acts(connection: Connection, table: TableFacts) -> None:
+    """Refuse to remove rows where that would run code of others or change other tables, under the lock.
+
+    Raises:
+        CannotRemove: somebody has made a trigger, a rule or a foreign key since the load began.
+    """
+    acting = [found.what for found in read_hindrances(connection, table.oid) if found.acts]
+    if acting:
+        raise CannotRemove(
+            f"the rows of this load cannot be removed without doing more: {'; '.join(acting)}",
+            cause="it was made since the load began; nothing was removed",
+            hint=f"drop or disable it for the time being, then: pgsweep load --rollback TABLE; or {WAYS_ON}",
+        )
+
+
+def analyze(connection: Connection, table: TableFacts, path: str, *, vacuum: bool) -> list[str]:
+    """Make the planner's statistics anew, and with VACUUM the visibility map; return what failed, in words.
+
+    The rows are loaded without them. Up to version 16 expressions of indexes and statistics are computed
+    under the search_path of the session; since then the server itself sets a safe one.
+
+    Args:
+        path: of the table's code.
+    """
     words = sql.SQL("VACUUM (ANALYZE) {}") if vacuum else sql.SQL("ANALYZE {}")
-    connection.execute(words.format(named(table)))
+    statement = words.format(named(table))
+    try:
+        with under_path(connection, path):
+            if connection.info.transaction_status == pq.TransactionStatus.INTRANS:
+                with connection.transaction():
+                    connection.execute(statement)
+            else:
+                connection.execute(statement)
+    except psycopg.Error as error:
+        if connection.closed or connection.broken:
+            raise
+        return [f"no statistics were made ({first_line(error)}); later: {statement.as_string(None)}"]
+    return []
 
 
 def truncate(connection: Connection, table: TableFacts) -> None:
@@ -569,9 +481,7 @@ def failure_of(error: psycopg.Error) -> PgsweepError:
             cause="other sessions and the load wait for each other",
             hint="go on: pgsweep load --resume TABLE",
         )
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or not isinstance(
-        error, psycopg.ProgrammingError
-    ):
+    if (error.sqlstate or "")[:2] in _OF_THE_SESSION:
         return translate(error)
     if isinstance(error, sqlstates.InsufficientPrivilege):
         return MissingAbility(

@@ -23,6 +23,7 @@ from pgsweep.plain import decode_nullable
 _SET_PATH = "SELECT pg_catalog.set_config('search_path', %s, true)"
 _RESOLVE = "SELECT pg_catalog.to_regclass(%s)"
 _PARTS = "SELECT pg_catalog.to_json(pg_catalog.parse_ident(%s))"
+_SCHEMAS = "SELECT pg_catalog.to_json(pg_catalog.current_schemas(false))"
 _CREATES_IN = "SELECT pg_catalog.current_schema()"
 
 _NOT_A_RELATION = (
@@ -62,6 +63,17 @@ def creation_schema(connection: psycopg.Connection[Any]) -> str | None:
         value = result.get_value(0, 0)
     # In a database without an encoding a name may be any bytes.
     return decode_nullable(value)
+
+
+def schemas_of_path(connection: psycopg.Connection[Any]) -> list[str]:
+    """Return the schemas of the user's search_path that exist and that the role may use, in their order.
+
+    Args:
+        connection: in autocommit mode, outside a transaction.
+    """
+    with user_path(connection):
+        row = connection.execute(_SCHEMAS).fetchone()
+    return [] if row is None else [str(name) for name in row[0]]
 
 
 def resolve_relation(connection: psycopg.Connection[Any], name: str) -> int:

@@ -44,6 +44,22 @@ class LoadObject(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
+class LoadFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that may run during the load, with the rights of the role that loads.
+
+    Attributes:
+        name: with schema and parameters.
+        used_by: the trigger, constraint, default, index or type that calls it; empty where another function
+            names it.
+        path: the search_path under which it runs.
+    """
+
+    name: str
+    owner: str
+    used_by: str
+    path: str
+
+
 class LoadEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """What the load is expected to take.
 
@@ -80,6 +96,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         notes: what else the user should know.
         partition_of: the table that a new partition is attached to; null where none is made.
         bound: of that partition.
+        one_statement: each file is one COPY, also where records may be refused.
+        functions: code of the database's users that may run.
     """
 
     table: str
@@ -108,6 +126,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     partition_of: str | None = None
     bound: str | None = None
+    one_statement: bool = False
+    functions: list[LoadFunction] = []
 
 
 class LoadStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +142,8 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ended: `loaded`, `rolled back`, `interrupted`, `incomplete` (an index or a constraint could not be
-            made; the load goes on with --resume), or `kept as it is` (ended without it).
+            made; the load goes on with --resume), `kept as it is` (ended without it), or `forgotten` (the
+            journal was removed).
         load_id: names the journal.
         rows: in the table by this load.
         rejected: records that were written to the file of rejects.

@@ -43,6 +43,12 @@ def _plan_lines(plan: LoadPlan, terminal: Terminal) -> list[str]:
         lines += _wrapped(f"{choice.what}: {choice.choice}. {_sentence(choice.reason)}", terminal, "", "  ")
     if plan.objects:
         lines += ["", *_objects(plan.objects, terminal)]
+    if plan.functions:
+        lines += ["", "Functions that may run, with the rights of your role:"]
+        for function in plan.functions:
+            use = f"{function.used_by}; " if function.used_by else "named by another; "
+            text = f"{function.name} of role {function.owner} ({use}search_path {function.path})"
+            lines += _wrapped(text, terminal, "- ", "  ")
     if plan.given_up:
         lines += ["", "While the load runs:"]
         for line in plan.given_up:
@@ -90,6 +96,7 @@ def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> 
         "rolled back": f"the load of {plan.table} is undone, in {seconds(outcome.seconds)}",
         "interrupted": f"interrupted: {rows} {are} in {plan.table}, the load is not finished",
         "kept as it is": f"{plan.table} is kept as it is: {rows}, without the objects missing below",
+        "forgotten": f"the journal of the load of {plan.table} is removed; nothing else was changed",
         "incomplete": f"{rows} {are} in {plan.table}, but not all objects could be made again",
     }.get(outcome.ended, outcome.ended)
     good = outcome.ended in ("loaded", "rolled back") and outcome.unchanged is not False
@@ -175,6 +182,10 @@ def load_page(result: LoadResult) -> Page:
             words=True,
         ),
     ]
+    if plan.functions:
+        names = ["function", "owner", "called by", "search_path"]
+        cells = [[Cell(f.name), Cell(f.owner), Cell(f.used_by), Cell(f.path)] for f in plan.functions]
+        sections.append(Section("Functions that may run", "functions", "", [], [], [], names, cells))
     if outcome is not None and outcome.steps:
         rows = [[Cell(step.what), Cell(seconds(step.seconds))] for step in outcome.steps]
         sections.append(Section("Steps", "steps", "", [], [], [], ["step", "measured"], rows))

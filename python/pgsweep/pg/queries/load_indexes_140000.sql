@@ -64,6 +64,13 @@ SELECT i.indexrelid::int8 AS oid,
             WHEN EXISTS (SELECT FROM pg_catalog.pg_depend AS x
                          WHERE x.classid = 'pg_catalog.pg_class'::regclass AND x.objid = i.indexrelid
                            AND x.refclassid = 'pg_catalog.pg_proc'::regclass AND x.refobjid >= 16384)
+                 OR EXISTS (SELECT FROM pg_catalog.pg_depend AS x
+                            JOIN pg_catalog.pg_operator AS o ON o.oid = x.refobjid
+                            JOIN pg_catalog.pg_proc AS f ON f.oid = o.oprcode::oid
+                            JOIN pg_catalog.pg_language AS l ON l.oid = f.prolang
+                            WHERE x.classid = 'pg_catalog.pg_class'::regclass AND x.objid = i.indexrelid
+                              AND x.refclassid = 'pg_catalog.pg_operator'::regclass AND l.lanname NOT IN ('c', 'internal')
+                              AND f.oid >= 16384)
                  THEN 'its expressions call functions that may need the search_path of a session'
             END AS kept
 FROM pg_catalog.pg_index AS i
