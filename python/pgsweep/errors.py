@@ -40,9 +40,14 @@ class UsageError(PgsweepError):
 
 
 class ConnectionFailed(PgsweepError):
-    """The server cannot be reached, refuses us, or went away."""
+    """The server cannot be reached, refuses us, or went away.
+
+    Attributes:
+        by_server: whether it is the server that refuses the connection, as far as its message shows.
+    """
 
     exit_code = 3
+    by_server = False
 
 
 class UnexpectedAnswer(PgsweepError):

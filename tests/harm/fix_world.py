@@ -201,8 +201,18 @@ class World:
         templates = Path(os.environ[TEMPLATES])
         self._templates = self.root / "tmp" / templates.name
         self._templates.mkdir()
+        self._shown_through = {self._templates}
+        # What the tests run from, where it lies below /tmp: two views, as the second hides the first.
+        here = ROOT.resolve()
+        checkout: tuple[tuple[str, str], ...] = ()
+        if here.is_relative_to("/tmp"):
+            seen = self.root / "tmp" / here.relative_to("/tmp")
+            seen.mkdir(parents=True)
+            self._shown_through.add(self.root / "tmp" / here.relative_to("/tmp").parts[0])
+            checkout = ((str(here), str(seen)),)
         self._views = (
             (str(templates), str(self._templates)),
+            *checkout,
             (str(self.root / "tmp"), "/tmp"),
             (str(self.root / "shm"), "/dev/shm"),
         )
@@ -297,7 +307,7 @@ class World:
     def clear(self) -> None:
         """Remove what commands left in the user's folders."""
         for name in ("home", "work", "tmp", "shm"):
-            for path in {*(self.root / name).iterdir()} - {self._templates}:
+            for path in {*(self.root / name).iterdir()} - self._shown_through:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def close(self) -> None:

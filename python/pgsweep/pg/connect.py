@@ -216,7 +216,7 @@ def _settled(parameters: Mapping[str, str], wanted: Mapping[str, str]) -> Sessio
     except ConnectionFailed as refusal:
         left = left | (set(_LEFT_TO_LOGIN) & wanted.keys())
         # With a cause it is another refusal than a trigger's, and would come again.
-        if refusal.cause is not None or not left:
+        if refusal.cause is not None or not refusal.by_server or not left:
             raise
         try:
             connection = _opened(parameters, _without(wanted, left))

@@ -107,7 +107,9 @@ def refused(error: psycopg.Error) -> ConnectionFailed:
     for pattern, cause, hint in _REFUSALS:
         if re.search(pattern, text, re.IGNORECASE):
             return ConnectionFailed(text, cause=cause, hint=_with_place(hint, error))
-    return ConnectionFailed(text, hint="try the same with psql: it reads the same settings")
+    unknown = ConnectionFailed(text, hint="try the same with psql: it reads the same settings")
+    unknown.by_server = "FATAL:" in str(error)
+    return unknown
 
 
 def _with_place(hint: str, error: psycopg.Error) -> str:
