@@ -285,3 +285,10 @@ def test_a_handshake_by_the_byte_ends_with_the_connect_timeout() -> None:
         with pytest.raises(ConnectionFailed, match="timeout"):
             connect(f"host=127.0.0.1 port={port} user=x dbname=x sslmode=require connect_timeout=2")
         assert time.monotonic() - began < 10
+
+
+def test_a_pipeline_has_a_result_for_each_statement(server: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgsweep.pg.wire._PIECE_BYTES", 64)
+    with connect(server.conninfo(), inspection=False) as connection, connection.cursor() as cursor:
+        cursor.executemany("SELECT %s::int", [(number,) for number in range(500)])
+        assert cursor.rowcount == 500

@@ -254,7 +254,8 @@ def test_the_script_names_every_function_with_its_schema_and_writes_nothing() ->
     text = "\n".join(line for line in text.splitlines() if not line.startswith("\\"))
     statements = [one.strip() for one in text.split(";\n")]
     assert not re.search(r"set_config|\bSET\b", text), "settings go with the connection"
-    assert statements[0].startswith("SELECT pg_catalog.current_setting('search_path')")
+    assert statements[0].startswith("SELECT (pg_catalog.pg_size_bytes(")
+    assert "current_setting('search_path') OPERATOR(pg_catalog.=) 'pg_catalog'" in statements[0]
     words = {"coalesce", "greatest", "least", "extract", "nullif", "settings"}
     without_texts = re.sub(r"'[^']*'", "''", text)
     called = re.findall(r"(?<![\w.'}])([a-z_][a-z0-9_]*)\(", without_texts)

@@ -172,7 +172,8 @@ class Wire:
                 if not is_answer or _is_complete(libpq):
                     # psycopg takes all results of a piece before it waits again.
                     results += is_answer
-                    if results > _MOST_RESULTS:
+                    # A pipeline (executemany) has a result for each of its statements.
+                    if results > _MOST_RESULTS and not (libpq is not None and libpq.pipeline_status):
                         raise TooLarge("has more results than one")
                     wanted = work.send(ready)
                 work_seconds += time.thread_time() - before
