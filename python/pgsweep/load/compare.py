@@ -18,12 +18,13 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import UsageError
-from pgsweep.load.copying import chunks_of, records_of
+from pgsweep.load.copying import chunks_of
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.objects import journal_indexes, journal_keys, which_indexes, which_keys
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.plan import prepare
 from pgsweep.load.source import Input, find_inputs
+from pgsweep.load.split import records_of
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, read_catalog
@@ -286,7 +287,9 @@ def _sample_of(document: LoadDocument, catalog: Catalog) -> _Sample:
     entry = document.inputs[0]
     for chunk in chunks_of(entry, small, catalog.columns):
         if len(rows) < _BATCH_ROWS:
-            rows += _rows_of(records_of(entry, document, chunk)[: _BATCH_ROWS - len(rows)], document)
+            wanted = _BATCH_ROWS - len(rows)
+            found = records_of(entry, document.options, chunk)
+            rows += _rows_of(bytes(found.between(0, min(wanted, len(found)))), document)
         parts += chunk.parts
         records += chunk.records or 0
         size += chunk.source_bytes
@@ -295,9 +298,9 @@ def _sample_of(document: LoadDocument, catalog: Catalog) -> _Sample:
     return _Sample(parts, records, size, rows)
 
 
-def _rows_of(records: Sequence[bytes], document: LoadDocument) -> list[list[str | None]]:
+def _rows_of(records: bytes, document: LoadDocument) -> list[list[str | None]]:
     """Return the fields of records for INSERT; an empty field is taken for NULL, which costs the same."""
-    text = b"".join(records).decode("utf-8", "replace")
+    text = records.decode("utf-8", "replace")
     target = document.target
     if target.format == "text":
         delimiter, null = target.delimiter or "\t", target.null or "\\N"

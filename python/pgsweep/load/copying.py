@@ -9,28 +9,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
+
 from pgsweep.errors import PgsweepError
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.rows import json_chunk, parquet_chunks
-from pgsweep.load.source import (
-    STDIN,
-    Chunk,
-    FileParts,
-    Input,
-    InputError,
-    Reader,
-    check_unchanged,
-    read_chunks,
-    splitter_for,
-    terminator_of,
-)
+from pgsweep.load.fields import with_names, without_fields
+from pgsweep.load.rows import json_chunks, parquet_chunks
+from pgsweep.load.source import FileParts, Input, InputError, Reader, check_unchanged
+from pgsweep.load.split import Chunk, line_ends, line_of, read_chunks, records_of
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DeadlockDetected, DriverError, SerializationFailure
 from pgsweep.pg.load_catalog import Column
-from pgsweep.pg.load_copy import BadRow, copy_piece, copy_piece_carefully, open_session
-from pgsweep.pg.load_journal import LoadId, Piece
+from pgsweep.pg.load_copy import (
+    BadRow,
+    CopyTarget,
+    Records,
+    copy_with_path,
+    copy_without_refused,
+    open_session,
+    wrong_count,
+)
+from pgsweep.pg.load_journal import LoadId, Piece, Reject, add_piece
 from pgsweep.pg.load_partition import BOUND_CHECK
-from pgsweep.pg.load_work import failure_of
+from pgsweep.pg.load_work import check_same, failure_of
 from pgsweep.pg.retry import repeated
 from pgsweep.plain import quoted_where_needed
 from pgsweep.progress import Listener, NullListener
@@ -100,18 +101,23 @@ def chunks_of(entry: Input, document: LoadDocument, columns: Sequence[Column]) -
     check_unchanged(entry)
     plan = document.plan
     if entry.format == "parquet":
-        yield from parquet_chunks(entry, plan.columns, columns)
+        yield from parquet_chunks(entry, plan.columns, columns, document.options)
     elif entry.format == "binary":
         yield Chunk(entry.number, 0, FileParts(entry), None, entry.size_bytes or 0, 1)
     else:
         with Reader(entry) as reader:
-            for chunk in read_chunks(
+            chunks = read_chunks(
                 reader,
                 document.options,
                 piece_bytes=plan.piece_bytes,
                 skip_header=document.headers[entry.number],
-            ):
-                yield json_chunk(entry, chunk, plan.columns, columns) if entry.format == "jsonl" else chunk
+            )
+            if entry.format == "jsonl":
+                chunks = json_chunks(entry, chunks, plan.columns, columns, document.options)
+            elif left_out := plan.files[entry.number].left_out:
+                count = len(plan.columns) + len(left_out)
+                chunks = without_fields(entry, chunks, left_out, count, document.options)
+            yield from chunks
     check_unchanged(entry)
 
 
@@ -261,45 +267,79 @@ class Copier:
             self.state.own_bytes += chunk.source_bytes
 
     def _copied(self, connection: Connection, chunk: Chunk) -> tuple[int, int]:
-        document = self._document
-        try:
-            rows = copy_piece(
+        document, entry = self._document, self._document.inputs[chunk.file]
+        target, path = target_of(document.target, chunk), document.path
+        most = document.options.max_rejects
+        left = (most or 0) - self.state.rejected - len(chunk.refused)
+        rejects: list[Reject] = []
+        records: Records | None = None
+
+        def note(rows: int, refused: Sequence[tuple[int, str]]) -> None:
+            check_same(connection, document.table)
+            sent = rows if chunk.records is None else chunk.records - len(refused)
+            if rows != sent:
+                raise wrong_count(sent, rows)
+            rejects[:] = rejects_of(entry, chunk, target, records, refused)
+            add_piece(
                 connection,
-                document.target,
-                document.table,
-                chunk.parts,
-                path=document.path,
-                load_id=self._load_id,
+                self._load_id,
                 file=chunk.file,
                 piece=chunk.piece,
                 size_bytes=chunk.source_bytes,
-                records=chunk.records,
+                records=sent + len(rejects),
+                rows=rows,
                 checksum=chunk.checksum,
+                rejects=rejects,
             )
+
+        if left < 0:
+            raise too_many_unreadable(most or 0, entry, chunk.refused[-1])
+        try:
+            with connection.transaction():
+                rows = copy_with_path(connection, target, chunk.parts, path)
+                note(rows, ())
         except BadRow as bad:
-            most = document.options.max_rejects
-            entry = document.inputs[chunk.file]
-            if most is None:
-                raise refused(entry, chunk, bad) from bad
-            records = records_of(entry, document, chunk)
+            if most is None or chunk.records is None:
+                raise refused(entry, document, chunk, bad) from bad
+            records = records_of(entry, document.options, chunk)
             try:
-                return copy_piece_carefully(
-                    connection,
-                    document.target,
-                    document.table,
-                    records,
-                    path=document.path,
-                    load_id=self._load_id,
-                    file=chunk.file,
-                    piece=chunk.piece,
-                    size_bytes=chunk.source_bytes,
-                    checksum=chunk.checksum,
-                    most=most - self.state.rejected,
-                    line_of=lambda number: line_of(entry, chunk, records, number),
+                rows = copy_without_refused(
+                    connection, target, records, bad, path=path, most=left, at_once=True, note=note
                 )
             except BadRow as last:
-                raise too_many(most, entry, chunk, last) from last
-        return rows, 0
+                raise too_many(most, entry, document, chunk, last) from last
+        return rows, len(rejects)
+
+
+def target_of(target: CopyTarget, chunk: Chunk) -> CopyTarget:
+    """Return where a piece is copied to: it may be for more columns than the others."""
+    return target if chunk.columns is None else msgspec.structs.replace(target, columns=chunk.columns)
+
+
+def rejects_of(
+    entry: Input,
+    chunk: Chunk,
+    target: CopyTarget,
+    records: Records | None,
+    refused: Sequence[tuple[int, str]],
+) -> list[Reject]:
+    """Return the refused records of a piece as the file has them, in its order; of Parquet as JSON objects.
+
+    Args:
+        records: of the piece; None where the server has refused none.
+    """
+    found = list(chunk.refused)
+    lines, passed = chunk.first_line, 0
+    if records is not None:
+        for number, reason in refused:
+            source = records[number] if chunk.sources is None else chunk.sources[number]
+            if entry.format == "parquet":
+                source = with_names(source, target.columns)
+            lines += line_ends(chunk, records, passed, number)
+            passed = number
+            line = lines if chunk.lines is None else chunk.lines[number]
+            found.append(Reject(file=chunk.file, line=line, reason=reason, record=source))
+    return sorted(found, key=lambda reject: reject.line)
 
 
 def unmoved_sequences(columns: Sequence[Column], loaded: Sequence[str], rows: int) -> list[str]:
@@ -316,43 +356,32 @@ def unmoved_sequences(columns: Sequence[Column], loaded: Sequence[str], rows: in
     ]
 
 
-def records_of(entry: Input, document: LoadDocument, chunk: Chunk) -> list[bytes]:
-    """Return the records of a piece one by one."""
-    data = b"".join(chunk.parts)
-    if entry.format in ("jsonl", "parquet"):
-        splitter = splitter_for("csv", type(document.options)(), 10)
-    else:
-        splitter = splitter_for(entry.format, document.options, terminator_of(data))
-    ends = [int(end) for end in splitter.ends(data)]
-    if not ends or ends[-1] < len(data):
-        ends.append(len(data))
-    return [data[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-def line_of(entry: Input, chunk: Chunk, records: Sequence[bytes], number: int) -> int:
-    """Return the line of the file at which a record of a piece begins; of Parquet its row."""
-    if entry.format in ("jsonl", "parquet"):
-        return chunk.first_line + number
-    return chunk.first_line + sum(max(1, record.count(b"\n")) for record in records[:number])
-
-
-def refused(entry: Input, chunk: Chunk, bad: BadRow) -> Refused:
+def refused(entry: Input, document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
     """Return the error of a record that the server refuses."""
-    where = "standard input" if entry.path == STDIN else entry.path
-    line = f", line {chunk.first_line + bad.line - 1}" if bad.line is not None else ""
+    number = bad.record
+    place = ""
+    if chunk.records is not None and (number is not None or bad.line is not None):
+        records = records_of(entry, document.options, chunk)
+        if number is None:
+            number = records.record_at(bad.line, document.target.format)
+        if number is not None:
+            kind = "row" if entry.format == "parquet" else "line"
+            place = f", {kind} {line_of(chunk, records, number)}"
+    elif bad.line is not None:
+        place = f", row {bad.line}"
     column = f", column {bad.column}" if bad.column else ""
     return Refused(
-        f"{where}{line}{column}: {bad.reason}",
+        f"{entry.name}{place}{column}: {bad.reason}",
         cause="the server refuses the record; nothing of this piece is in the table",
         hint="correct it, or have such records written to a file: --rejects FILE",
     )
 
 
-def refused_in_one(entry: Input, chunk: Chunk, bad: BadRow, *, partition: bool) -> Refused:
+def refused_in_one(entry: Input, document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
     """Return the error of a record that the server refuses in a load that is one transaction."""
-    error = refused(entry, chunk, bad)
+    error = refused(entry, document, chunk, bad)
     error.cause = "the server refuses the record; nothing of the load is in the table"
-    if partition and BOUND_CHECK in bad.reason:
+    if document.options.partition_of is not None and BOUND_CHECK in bad.reason:
         # The constraint is ours, and is gone; the detail that follows its name shows the row.
         rest = bad.reason.partition(BOUND_CHECK)[2]
         detail = rest[rest.find(" (") :] if " (" in rest else ""
@@ -365,12 +394,19 @@ def refused_in_one(entry: Input, chunk: Chunk, bad: BadRow, *, partition: bool) 
     return error
 
 
-def too_many(most: int, entry: Input, chunk: Chunk, bad: BadRow) -> Refused:
+def too_many(most: int, entry: Input, document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
     """Return the error of more refused records than are allowed."""
-    found = refused(entry, chunk, bad)
+    return _too_many(most, refused(entry, document, chunk, bad).message)
+
+
+def too_many_unreadable(most: int, entry: Input, last: Reject) -> Refused:
+    """Return the error of more records than are allowed that cannot be sent to the server."""
+    return _too_many(most, f"{entry.name}, line {last.line}: {last.reason}")
+
+
+def _too_many(most: int, last: str) -> Refused:
     return Refused(
-        f"more than {format_many(most, 'record')} {'is' if most == 1 else 'are'} refused, the last: "
-        f"{found.message}",
+        f"more than {format_many(most, 'record')} {'is' if most == 1 else 'are'} refused, the last: {last}",
         cause="the columns or the format may not be those given",
         hint="see the plan: --plan; or allow more: --max-rejects N",
     )

@@ -291,7 +291,8 @@ class PieceRun:
         if self._document.rejects_file is not None and ended != "rolled back":
             write_rejects(
                 Path(self._document.rejects_file),
-                [entry.path for entry in self._document.inputs],
+                self._document.inputs,
+                self._document.options.encoding,
                 read_rejects(self._control, self._load_id),
             )
         end_load(self._control, self._load_id)

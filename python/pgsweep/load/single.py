@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +20,11 @@ from pgsweep.load.copying import (
     CopyState,
     LoadListener,
     chunks_of,
-    line_of,
-    records_of,
     refused_in_one,
+    rejects_of,
+    target_of,
     too_many,
+    too_many_unreadable,
     unmoved_sequences,
 )
 from pgsweep.load.document import LoadDocument
@@ -29,15 +32,16 @@ from pgsweep.load.objects import journal_indexes, which_indexes
 from pgsweep.load.partition import NewPartition
 from pgsweep.load.rebuild import make_all_here
 from pgsweep.load.rejects import write_rejects
-from pgsweep.load.source import Chunk
+from pgsweep.load.split import Chunk, records_of
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, Column, differences, read_facts
 from pgsweep.pg.load_copy import (
     BadRow,
     CopyTarget,
-    copy_carefully,
+    Records,
     copy_with_path,
+    copy_without_refused,
     open_session,
     savepoint,
     wrong_count,
@@ -142,7 +146,7 @@ def load_in_one(
         analyze(control, table, vacuum=True)
         steps.append(LoadStep(what="vacuuming", seconds=round(time.monotonic() - started, 3)))
     if document.rejects_file is not None and ended == "loaded":
-        write_rejects(Path(document.rejects_file), [entry.path for entry in document.inputs], work.rejects)
+        write_rejects(Path(document.rejects_file), document.inputs, document.options.encoding, work.rejects)
     if partition is not None:
         changes = partition.changes(control)
     else:
@@ -203,50 +207,39 @@ class _Work:
                 self._listener.state(self.state)
 
     def _chunk(self, chunk: Chunk) -> int:
-        most = self._document.options.max_rejects
-        entry = self._document.inputs[chunk.file]
+        document, entry = self._document, self._document.inputs[chunk.file]
+        target, path = target_of(self.target, chunk), document.path
+        most = document.options.max_rejects
+        left = (most or 0) - len(self.rejects) - len(chunk.refused)
+        records: Records | None = None
+        found: list[Reject] = []
+
+        def note(rows: int, refused: Sequence[tuple[int, str]]) -> None:
+            # A trigger may leave rows out, so there may be fewer.
+            fewer_is_fine = document.table.insert_triggers and not document.options.disable_triggers
+            sent = rows if chunk.records is None else chunk.records - len(refused)
+            if rows != sent and not (fewer_is_fine and rows < sent):
+                raise wrong_count(sent, rows)
+            found[:] = rejects_of(entry, chunk, target, records, refused)
+
+        if left < 0:
+            raise too_many_unreadable(most or 0, entry, chunk.refused[-1])
         try:
-            if most is None:
-                return self._copied(chunk)
-            with savepoint(self._connection):
-                return self._copied(chunk)
+            # COPY FREEZE wants the table truncated in the same subtransaction.
+            with nullcontext() if most is None else savepoint(self._connection):
+                rows = copy_with_path(self._connection, target, chunk.parts, path)
+                note(rows, ())
         except BadRow as bad:
-            if most is None:
-                raise refused_in_one(
-                    entry, chunk, bad, partition=self._document.options.partition_of is not None
-                ) from bad
-            records = records_of(entry, self._document, chunk)
+            if most is None or chunk.records is None:
+                raise refused_in_one(entry, document, chunk, bad) from bad
+            records = records_of(entry, document.options, chunk)
             try:
-                rows, found = copy_carefully(
-                    self._connection,
-                    self.target,
-                    records,
-                    path=self._document.path,
-                    most=most - len(self.rejects),
+                rows = copy_without_refused(
+                    self._connection, target, records, bad, path=path, most=left, at_once=False, note=note
                 )
             except BadRow as last:
-                raise too_many(most, entry, chunk, last) from last
-            self.rejects += [
-                Reject(
-                    file=chunk.file,
-                    line=line_of(entry, chunk, records, number),
-                    reason=reason,
-                    record=records[number],
-                )
-                for number, reason in found
-            ]
-            return rows
-
-    def _copied(self, chunk: Chunk) -> int:
-        rows = copy_with_path(self._connection, self.target, chunk.parts, self._document.path)
-        # A trigger may leave rows out, so there may be fewer.
-        fewer_is_fine = self._document.table.insert_triggers and not self._document.options.disable_triggers
-        if (
-            chunk.records is not None
-            and rows != chunk.records
-            and not (fewer_is_fine and rows < chunk.records)
-        ):
-            raise wrong_count(chunk.records, rows)
+                raise too_many(most, entry, document, chunk, last) from last
+        self.rejects += found
         return rows
 
 

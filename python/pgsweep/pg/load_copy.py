@@ -6,7 +6,9 @@ it. Everything else in those transactions is qualified in full.
 
 from __future__ import annotations
 
+import itertools
 import re
+from bisect import bisect, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -17,13 +19,21 @@ from psycopg import sql
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.connect import Connection, connect, read_user_path, set_for_session
 from pgsweep.pg.failures import first_line
-from pgsweep.pg.load_catalog import TableFacts
-from pgsweep.pg.load_journal import LoadId, Reject, add_piece, join_work
-from pgsweep.pg.load_work import check_same
+from pgsweep.pg.load_journal import join_work
 from pgsweep.units import format_many
 
 _BAD_ROW_CLASSES = ("22", "23", "P0", "44")
 """Data exception, integrity constraint violation, an error raised by PL/pgSQL, WITH CHECK OPTION."""
+
+_OTHER_CLASSES = ("", "08", "25", "40", "42", "53", "55", "57", "58", "XX")
+"""Errors that are not those of a record, though the server was at one: connection, transaction state,
+rollback, rights and names, resources, object state, an operator, the system, a fault of the server. Any other
+error that names a line is: a value too long for an index (54000), what a trigger raises with its own code."""
+
+_FIRST_RANGE = 1024
+_LEAST_RANGE = 64
+"""Records that are sent at once where refused ones are looked for. The server writes up to 1,000 rows at a
+time, so what it refuses of so few has written nothing."""
 
 
 class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +58,11 @@ class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
     force_null: bool = False
     freeze: bool = False
 
-    def statement(self, *, ignore_errors: bool = False) -> sql.Composed:
+    def statement(self, *, parse_only: bool = False) -> sql.Composed:
         """Return the COPY statement.
 
         Args:
-            ignore_errors: skip rows that a type refuses, and say which (PostgreSQL 17).
+            parse_only: read the records, and write no row.
         """
         names = sql.SQL(", ").join(sql.Identifier(name) for name in self.columns)
         options: list[sql.Composable] = [sql.SQL("FORMAT {}").format(sql.SQL(self.format))]
@@ -64,10 +74,12 @@ class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
             options.append(sql.SQL("FORCE_NULL ({})").format(names))
         if self.freeze:
             options.append(sql.SQL("FREEZE"))
-        if ignore_errors:
-            options.append(sql.SQL("ON_ERROR ignore, LOG_VERBOSITY verbose"))
-        return sql.SQL("COPY {}.{} ({}) FROM STDIN WITH ({})").format(
-            sql.Identifier(self.schema), sql.Identifier(self.table), names, sql.SQL(", ").join(options)
+        return sql.SQL("COPY {}.{} ({}) FROM STDIN WITH ({}){}").format(
+            sql.Identifier(self.schema),
+            sql.Identifier(self.table),
+            names,
+            sql.SQL(", ").join(options),
+            sql.SQL(" WHERE false" if parse_only else ""),
         )
 
 
@@ -75,16 +87,98 @@ class BadRow(Exception):
     """A record that the server refuses.
 
     Args:
-        line: physical line within what was copied, from 1; None where the server names none.
+        line: within what was copied, from 1, as the server counts; None where it names none.
         column: None where the server names none.
         reason: the server's words.
+        record: which one of the piece, where it was found by itself.
+        by_constraint: it can be read; a constraint or a trigger refuses it.
+        by_itself: by a constraint that sees nothing but this row.
     """
 
-    def __init__(self, line: int | None, column: str | None, reason: str) -> None:
+    def __init__(
+        self,
+        line: int | None,
+        column: str | None,
+        reason: str,
+        *,
+        record: int | None = None,
+        by_constraint: bool = False,
+        by_itself: bool = False,
+    ) -> None:
         super().__init__(reason)
         self.line = line
         self.column = column
         self.reason = reason
+        self.record = record
+        self.by_constraint = by_constraint
+        self.by_itself = by_itself
+
+
+class Records:
+    """Records in their order.
+
+    Args:
+        data: all of them.
+        ends: where each ends.
+    """
+
+    def __init__(self, data: bytes, ends: Sequence[int]) -> None:
+        self._data = memoryview(data)
+        self._ends = ends
+
+    @classmethod
+    def of(cls, records: Records, places: Iterable[int]) -> Records:
+        """Return some of the records."""
+        parts = [records.between(place, place + 1) for place in places]
+        return cls(b"".join(parts), list(itertools.accumulate(map(len, parts))))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> bytes:
+        return bytes(self.between(number, number + 1))
+
+    def between(self, begin: int, end: int) -> memoryview:
+        """Return the bytes of the records from one up to another, which is left out."""
+        if begin >= end:
+            return self._data[:0]
+        return self._data[self._ends[begin - 1] if begin else 0 : self._ends[end - 1]]
+
+    def without(self, numbers: Sequence[int]) -> list[memoryview]:
+        """Return the bytes of all others."""
+        begins, ends = [0, *(number + 1 for number in numbers)], [*numbers, len(self)]
+        return [self.between(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+
+    def certain_at(self, line: int | None, *, begin: int, end: int) -> int | None:
+        """Return the record of a line where each one up to it is one line, however lines are counted."""
+        if line is None or not 0 < line <= end - begin:
+            return None
+        part = bytes(self.between(begin, begin + line))
+        counts = part.count(b"\n"), part.count(b"\r"), part.count(b"\r\n")
+        plain = counts in ((line, 0, 0), (0, line, 0), (line, line, line))
+        return begin + line - 1 if plain else None
+
+    def record_at(self, line: int | None, kind: str, *, begin: int = 0, end: int | None = None) -> int | None:
+        """Return the record that a line of the server's means, which was sent those from `begin` to `end`.
+
+        The server counts a line for each record of CSV, and one for each of its line ends within quotes: by
+        carriage returns alone until it knows how lines end, from the end of the first record on
+        (CopyReadLineText, copyfromparse.c). In the text format it counts records.
+        """
+        end = len(self) if end is None else end
+        if line is None:
+            return None
+        passed = 0
+        for number in range(begin, end):
+            passed += 1
+            if kind == "csv":
+                record = self[number]
+                returns = record.endswith((b"\r", b"\r\n")) or number == begin
+                sign = b"\r" if returns else b"\n"
+                passed += record.rstrip(b"\r\n").count(sign)
+            if line <= passed:
+                return number
+        return None
 
 
 class WrongCount(PgsweepError):
@@ -124,7 +218,7 @@ def copy(
     target: CopyTarget,
     parts: Iterable[bytes | memoryview],
     *,
-    ignore_errors: bool = False,
+    parse_only: bool = False,
 ) -> int:
     """Send parts of a file through one COPY, and return how many rows the server counted.
 
@@ -134,123 +228,25 @@ def copy(
     """
     with connection.cursor() as cursor:
         try:
-            with cursor.copy(target.statement(ignore_errors=ignore_errors)) as stream:
+            with cursor.copy(target.statement(parse_only=parse_only)) as stream:
                 for part in parts:
                     stream.write(part)
         except psycopg.DatabaseError as error:
-            if (error.sqlstate or "")[:2] in _BAD_ROW_CLASSES:
-                raise _bad_row(error, target) from error
+            bad = _bad_row(error, target)
+            code = (error.sqlstate or "")[:2]
+            if code in _BAD_ROW_CLASSES or (bad.line is not None and code not in _OTHER_CLASSES):
+                raise bad from error
             raise
         return cursor.rowcount
 
 
-def copy_piece(
-    connection: Connection,
-    target: CopyTarget,
-    table: TableFacts,
-    parts: Sequence[bytes | memoryview],
-    *,
-    path: str,
-    load_id: LoadId,
-    file: int,
-    piece: int,
-    size_bytes: int,
-    records: int | None,
-    checksum: int,
-) -> int:
-    """Copy a piece and note it in the journal, in one transaction; return the rows.
-
-    Args:
-        table: the one that the load began with: the name may mean another one by now.
-        path: the user's search_path.
-        size_bytes: of the file.
-        records: that the parts hold; None where that is not known (binary).
-
-    Raises:
-        BadRow: the server refuses a record; nothing of the piece is in the table.
-        WrongCount: likewise.
-    """
-    with connection.transaction():
-        rows = copy_with_path(connection, target, parts, path)
-        check_same(connection, table)
-        if records is not None and rows != records:
-            raise wrong_count(records, rows)
-        add_piece(
-            connection,
-            load_id,
-            file=file,
-            piece=piece,
-            size_bytes=size_bytes,
-            records=rows if records is None else records,
-            rows=rows,
-            checksum=checksum,
-        )
-    return rows
-
-
-def copy_piece_carefully(
-    connection: Connection,
-    target: CopyTarget,
-    table: TableFacts,
-    records: Sequence[bytes],
-    *,
-    path: str,
-    load_id: LoadId,
-    file: int,
-    piece: int,
-    size_bytes: int,
-    checksum: int,
-    most: int,
-    line_of: Callable[[int], int],
-) -> tuple[int, int]:
-    """Copy a piece without the records that the server refuses; note both in the journal. One transaction.
-
-    Returns:
-        The rows, and how many records were refused.
-
-    Raises:
-        BadRow: more records are refused than may be.
-    """
-    with connection.transaction():
-        # Rows copied within a savepoint have the number of a subtransaction, and a rollback of the load
-        # knows the piece's own number only. So the bad records are found first, then the others are copied.
-        with connection.transaction(force_rollback=True):
-            _, bad = copy_carefully(connection, target, records, path=path, most=most)
-        refused = {number for number, _ in bad}
-        good = [record for number, record in enumerate(records) if number not in refused]
-        rows = copy_with_path(connection, target, good, path)
-        check_same(connection, table)
-        if rows != len(good):
-            raise wrong_count(len(good), rows)
-        add_piece(
-            connection,
-            load_id,
-            file=file,
-            piece=piece,
-            size_bytes=size_bytes,
-            records=len(records),
-            rows=rows,
-            checksum=checksum,
-            rejects=[
-                Reject(file=file, line=line_of(number), reason=reason, record=records[number])
-                for number, reason in bad
-            ],
-        )
-    return rows, len(bad)
-
-
 def copy_with_path(
-    connection: Connection,
-    target: CopyTarget,
-    parts: Iterable[bytes | memoryview],
-    path: str,
-    *,
-    ignore_errors: bool = False,
+    connection: Connection, target: CopyTarget, parts: Iterable[bytes | memoryview], path: str
 ) -> int:
     """Copy under the user's search_path, within a transaction that is open."""
-    connection.execute("SELECT pg_catalog.set_config('search_path', %s, true)", [path])
-    rows = copy(connection, target, parts, ignore_errors=ignore_errors)
-    connection.execute("SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)")
+    _set_path(connection, path)
+    rows = copy(connection, target, parts)
+    _set_path(connection, "pg_catalog")
     return rows
 
 
@@ -263,107 +259,138 @@ def wrong_count(records: int, rows: int) -> WrongCount:
     )
 
 
-def copy_carefully(
+def copy_without_refused(
     connection: Connection,
     target: CopyTarget,
-    records: Sequence[bytes],
+    records: Records,
+    first: BadRow,
     *,
     path: str,
     most: int,
-) -> tuple[int, list[tuple[int, str]]]:
-    """Copy records, one by one only where a record is refused, within a transaction that is open.
+    at_once: bool,
+    note: Callable[[int, Sequence[tuple[int, str]]], None],
+) -> int:
+    """Copy the records that the server takes, in one transaction, or in a savepoint of the one that is open.
 
-    A refused record is found by the line that the server names, else by halves; all others are copied.
+    Records that cannot be read are found without a row being written. Rows are written only where constraints
+    or triggers refuse others.
 
     Args:
-        records: whole records, in their order.
+        first: what the server said of all of them.
         most: the largest number of records that may be refused.
+        at_once: what is written on the search is undone, and all the others are copied by one statement: then
+            they have the number of the transaction itself.
+        note: is called with the rows, and number and reason of each refused record, within the transaction.
 
     Returns:
-        The rows, and number and reason of each refused record.
+        The rows.
 
     Raises:
         BadRow: more are refused than may be.
     """
-    rows = 0
-    refused: list[tuple[int, str]] = []
-    pending = [(0, len(records))]
-    while pending:
-        begin, end = pending.pop()
-        if begin == end:
-            continue
-        if connection.info.server_version >= 170000 and refused and target.format != "binary":
-            done = _ignoring(connection, target, records[begin:end], path)
-            if done is not None:
-                rows += done[0]
-                refused += [(begin + number, reason) for number, reason in done[1]]
-                if len(refused) > most:
-                    raise BadRow(None, None, refused[-1][1])
-                continue
+    search: _Search | None = None
+    for writing in (first.by_constraint, True):
         try:
             with connection.transaction():
-                copied = copy_with_path(connection, target, records[begin:end], path)
-                if copied != end - begin:
-                    raise wrong_count(end - begin, copied)
-                rows += copied
+                _set_path(connection, path)
+                if search is None:
+                    search = _Search(connection, target, records, most)
+                    search.run(writing=False)
+                if writing:
+                    rows = search.run(writing=True, keep=not at_once)
+                if at_once or not writing:
+                    rows = copy(connection, target, records.without(sorted(search.refused)))
+                _set_path(connection, "pg_catalog")
+                note(rows, sorted(search.refused.items()))
         except BadRow as bad:
-            if end - begin == 1:
-                refused.append((begin, bad.reason))
-                if len(refused) > most:
-                    raise
+            # Without a number it is the last copy that failed, for what was not looked for.
+            if writing or bad.record is not None:
+                raise
+        else:
+            return rows
+    raise AssertionError
+
+
+class _Search:
+    """Finds the records that the server refuses.
+
+    Ranges of records are sent, each about as long as the way to the last refused one, so that a bad record
+    costs what stands around it and not the whole piece. Where the server names a line, the range is cut
+    before that record, else in its middle. A record is refused if it is so alone; or if it is the one of
+    that line beyond doubt, as no record before it goes on over lines, and what refuses it sees no others.
+
+    Attributes:
+        refused: the reason by the number of a record.
+    """
+
+    def __init__(self, connection: Connection, target: CopyTarget, records: Records, most: int) -> None:
+        self._connection = connection
+        self._target = target
+        self._records = records
+        self._most = most
+        self.refused: dict[int, str] = {}
+
+    def run(self, *, writing: bool, keep: bool = False) -> int:
+        """Look for records that were not found yet, and return how many rows were written.
+
+        Args:
+            writing: rows are written, so that constraints and triggers refuse records too.
+            keep: what is written stays.
+        """
+        with self._connection.transaction(force_rollback=not keep):
+            self._connection.execute("SAVEPOINT pgsweep_range")
+            return self._run(writing)
+
+    def _run(self, writing: bool) -> int:
+        begin, size, last, bound, rows = 0, _FIRST_RANGE, 0, 0, 0
+        count, largest = len(self._records), _FIRST_RANGE if writing else len(self._records)
+        known = sorted(self.refused)
+        suspect: int | None = None
+        while begin < count:
+            if begin in self.refused:
+                begin += 1
                 continue
-            number = record_of_line(records[begin:end], bad.line)
-            if number is None:
-                middle = (begin + end) // 2
-                pending += [(middle, end), (begin, middle)]
-            else:
-                at = begin + number
-                pending += [(at + 1, end), (at, at + 1), (begin, at)]
-    return rows, sorted(refused)
+            place = bisect(known, begin)
+            stop = min(count, known[place] if place < len(known) else count)
+            end = begin + 1 if begin == suspect else min(begin + size, stop)
+            try:
+                rows += copy(
+                    self._connection,
+                    self._target,
+                    [self._records.between(begin, end)],
+                    parse_only=not writing,
+                )
+            except BadRow as bad:
+                self._connection.execute("ROLLBACK TO SAVEPOINT pgsweep_range")
+                alone = begin if end - begin == 1 else None
+                if alone is None and (not writing or bad.by_itself):
+                    alone = self._records.certain_at(bad.line, begin=begin, end=end)
+                if alone is None:
+                    suspect, bound = (
+                        self._records.record_at(bad.line, self._target.format, begin=begin, end=end),
+                        end,
+                    )
+                    size = (end - begin) // 2 if suspect is None else max(1, suspect - begin)
+                    continue
+                self.refused[alone] = bad.reason
+                if len(self.refused) > self._most:
+                    raise BadRow(bad.line, bad.column, bad.reason, record=alone) from bad
+                size, last, bound = max(_LEAST_RANGE, 2 * (alone - last)), alone, 0
+                if writing and alone > begin:
+                    insort(known, alone)  # those before it are written first
+                else:
+                    # COPY reads in order: those before it can be read.
+                    begin = alone + 1
+                continue
+            if writing:
+                self._connection.execute("RELEASE SAVEPOINT pgsweep_range; SAVEPOINT pgsweep_range")
+            begin = end
+            size = max(1, (bound - begin) // 2) if begin < bound else min(largest, 2 * size)
+        return rows
 
 
-def record_of_line(records: Sequence[bytes], line: int | None) -> int | None:
-    """Return which record a physical line belongs to; None where there is none."""
-    if line is None:
-        return None
-    passed = 0
-    for number, record in enumerate(records):
-        passed += max(1, record.count(b"\n"))
-        if line <= passed:
-            return number
-    return None
-
-
-def _ignoring(
-    connection: Connection, target: CopyTarget, records: Sequence[bytes], path: str
-) -> tuple[int, list[tuple[int, str]]] | None:
-    """Copy with ON_ERROR ignore; None where it does not skip an error, or did not name each row."""
-    notices: list[str] = []
-
-    def note(diagnostic: psycopg.errors.Diagnostic) -> None:
-        notices.append(diagnostic.message_primary or "")
-
-    connection.add_notice_handler(note)
-    try:
-        with connection.transaction() as attempt:
-            rows = copy_with_path(connection, target, records, path, ignore_errors=True)
-            found = []
-            for notice in notices:
-                # Whatever the language, the line is the first number; the last notice is the sum.
-                number = re.search(r"\d+", notice)
-                at = record_of_line(records, int(number[0])) if number else None
-                if at is not None:
-                    # This line number counts within the piece; that of the file is shown beside the reason.
-                    found.append((at, re.sub(r" at line \d+", "", notice)))
-            missing = len(records) - rows
-            named = dict(found[:missing])
-            if len(named) != missing:
-                raise psycopg.Rollback(attempt)
-            return rows, sorted(named.items())
-    except BadRow:
-        return None
-    finally:
-        connection.remove_notice_handler(note)
+def _set_path(connection: Connection, path: str) -> None:
+    connection.execute("SELECT pg_catalog.set_config('search_path', %s, true)", [path])
 
 
 def _bad_row(error: psycopg.DatabaseError, target: CopyTarget) -> BadRow:
@@ -375,6 +402,8 @@ def _bad_row(error: psycopg.DatabaseError, target: CopyTarget) -> BadRow:
         int(found[1]) if found else None,
         error.diag.column_name or (found[2] if found else None),
         first_line(error) + (f" ({detail.splitlines()[0]})" if detail else ""),
+        by_constraint=not (error.sqlstate or "").startswith("22"),
+        by_itself=error.sqlstate in ("23502", "23514"),
     )
 
 

@@ -121,7 +121,7 @@ _SHAPES: Final = {
     "load_catalog": "bytes bytes",
     "load_claim": "one: bool pid?",
     "load_claimed": "one: bool",
-    "load_columns": "bytes bytes text bool bool bool bytes?",
+    "load_columns": "bytes bytes text bool bool bool bool bytes?",
     "load_find": "few: text text text text",
     "load_holders": "pid text?",
     "load_indexes": "oid bytes bytes bytes bytes? text? bool bool bytes bytes bytes count text text?",
