@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from pgsweep.records.load import LoadResult
 
 _MAX_REJECTS = 1000
+_MAX_RECORD = 1 << 30
 
 
 class _Names(click.ParamType[Any]):
     """Names of columns, separated by commas; one in double quotes may hold a comma."""
 
     name = "names"
+
+    def __init__(self, option: str = "columns") -> None:
+        self._option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
         """Return the names.
@@ -44,7 +48,7 @@ class _Names(click.ParamType[Any]):
             return value
         names = next(csv.reader([str(value)], skipinitialspace=True), [])
         if not names or not all(names):
-            raise UsageError(f"`{value}` names no columns", hint="--columns id,price,note")
+            raise UsageError(f"`{value}` names no columns", hint=f"--{self._option} id,price,note")
         return names
 
 
@@ -86,7 +90,13 @@ class _Names(click.ParamType[Any]):
     "--columns",
     type=_Names(),
     metavar="NAME,...",
-    help="Columns in the order of the file.  [default: the header's]",
+    help="Columns in the order of the file; of JSON and Parquet those to load.  [default: the file's names]",
+)
+@click.option(
+    "--leave-out",
+    type=_Names("leave-out"),
+    metavar="NAME,...",
+    help="Names of the header, keys of JSON or columns of Parquet that are not loaded.",
 )
 @click.option("--delimiter", metavar="CHAR", help="Character between fields.  [default: comma; tab for tsv]")
 @click.option("--quote", metavar="CHAR", help="Quote of CSV.  [default: double quote]")
@@ -175,6 +185,12 @@ class _Names(click.ParamType[Any]):
     help="Size of the parts of a file that are copied in one transaction each.  [default: 8 to 64 MB]",
 )
 @click.option(
+    "--max-record",
+    type=Bytes(),
+    metavar="SIZE",
+    help="The longest record; a longer one ends the load.  [default: 1 GB, the server's limit]",
+)
+@click.option(
     "--on-failure",
     type=click.Choice(["rollback", "keep"]),
     default="rollback",
@@ -251,10 +267,16 @@ def command(
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.load import run
+    from pgsweep.load.source import check_outputs, find_inputs
 
+    if not later:
+        check_outputs([rejects, journal, html, *out], find_inputs(files, options))
+    made_plan = None
+    if plan or not (later or compare):
+        made_plan, options = _planned(target, files, table, options, yes=yes)
     if plan:
-        result = target.use(lambda conninfo: run.plan_load(conninfo, files, table, options))
-        output.write(with_provenance(result, settings.arguments, server=target.server))
+        assert made_plan is not None
+        output.write(with_provenance(made_plan, settings.arguments, server=target.server))
         settings.say("plan only: nothing was changed")
         return 0
     if compare:
@@ -351,6 +373,7 @@ _TAKEN = {
     "kind": "format",
     "header": "header",
     "columns": "columns",
+    "leave_out": "leave_out",
     "delimiter": "delimiter",
     "quote": "quote",
     "escape": "escape",
@@ -369,6 +392,7 @@ _TAKEN = {
     "maintenance_work_mem": "maintenance_work_mem_bytes",
     "vacuum": "vacuum",
     "piece": "piece_bytes",
+    "max_record": "max_record_bytes",
     "on_failure": "on_failure",
 }
 
@@ -398,13 +422,35 @@ def _options(
         raise UsageError("--max-rejects goes with --rejects", hint="name the file: --rejects FILE")
     if rejects is not None and max_rejects is None:
         max_rejects = _MAX_REJECTS
-    if rejects is not None and given["format"] == "binary":
-        raise UsageError("COPY's binary format has no records to write apart", hint="leave out --rejects")
+    given["max_record_bytes"] = min(_MAX_RECORD, given["max_record_bytes"] or _MAX_RECORD)
     if rejects is not None:
         from pgsweep.cli.output import check_writable
 
         check_writable(rejects)
     return LoadOptions(max_rejects=max_rejects, keep_on_failure=on_failure == "keep", **given)
+
+
+def _planned(
+    target: Target, files: list[str], table: str, options: LoadOptions, *, yes: bool
+) -> tuple[LoadResult, LoadOptions]:
+    """Return the plan, and the options with the answer to whether the first record is a header."""
+    import msgspec
+
+    from pgsweep.load import run
+    from pgsweep.load.header import Unclear
+
+    def plan(options: LoadOptions) -> LoadResult:
+        return target.use(lambda conninfo: run.plan_load(conninfo, files, table, options))
+
+    try:
+        return plan(options), options
+    except Unclear as error:
+        if yes or not sys.stdin.isatty():
+            raise
+        click.echo(error.message, err=True)
+        header = click.confirm("Is it a header?", err=True)
+    options = msgspec.structs.replace(options, header=header)
+    return plan(options), options
 
 
 def _show_plan(settings: Settings, result: LoadResult) -> None:

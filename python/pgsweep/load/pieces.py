@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError
-from pgsweep.load.copying import Copier, LoadListener, Refused, unmoved_sequences
+from pgsweep.load.copying import Copier, LoadListener, unmoved_sequences
 from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, with_table, write_local
 from pgsweep.load.objects import objects_of
 from pgsweep.load.rebuild import Rebuild
+from pgsweep.load.refusing import Refused
 from pgsweep.load.rejects import write_rejects
 from pgsweep.load.source import ChangedFile, InputError
 from pgsweep.load.unlogged import not_empty
@@ -312,12 +313,7 @@ class PieceRun:
         return outcome
 
     def _write_rejects(self) -> None:
-        if self._document.rejects_file is not None:
-            write_rejects(
-                Path(self._document.rejects_file),
-                [entry.path for entry in self._document.inputs],
-                read_rejects(self._control, self._load_id),
-            )
+        write_rejects(self._document, read_rejects(self._control, self._load_id))
 
     def _missing(self) -> list[tuple[int, JournalObject]]:
         return [

@@ -34,7 +34,7 @@ from pgsweep.load.pieces import PieceRun
 from pgsweep.load.plan import Prepared, prepare
 from pgsweep.load.sample import measure_jobs
 from pgsweep.load.single import load_in_one
-from pgsweep.load.source import Input, check_unchanged, find_inputs
+from pgsweep.load.source import Input, check_outputs, check_unchanged, find_inputs
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, Column, read_catalog
@@ -98,6 +98,7 @@ def load_files(
     """
     listener, stop = listener or NullLoadListener(), stop or threading.Event()
     inputs = find_inputs(files, options)
+    check_outputs([rejects, journal], inputs)
     begin = time.monotonic()
     with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
@@ -492,6 +493,9 @@ def _oid_of_lost(control: Connection, table: str, namesake: Catalog | None) -> i
 
 
 def _result(connection: Connection, prepared: Prepared, outcome: LoadOutcome | None) -> LoadResult:
+    if outcome is not None:
+        headers = [file.path for file in prepared.plan.files if file.header]
+        outcome = msgspec.structs.replace(outcome, headers=headers)
     return LoadResult(
         server_version=connection.info.parameter_status("server_version") or "",
         database=connection.info.dbname,

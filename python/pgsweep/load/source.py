@@ -1,11 +1,8 @@
-"""Input files: found, opened, decompressed, and read in pieces that hold whole records.
-
-A piece is what one transaction copies. Where it begins and ends depends on the bytes of the file and the size
-of a piece alone, so a run that resumes finds the same pieces.
-"""
+"""Input files: found, opened, and decompressed."""
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import lzma
@@ -14,14 +11,13 @@ import stat
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final
 
 import msgspec
 
-from pgsweep._native import RecordSplitter
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import Format, LoadOptions
 from pgsweep.plain import shell_word
@@ -30,6 +26,16 @@ BLOCK_BYTES: Final = 1 << 20
 STDIN: Final = "-"
 
 _COMPRESSIONS: Final = {".gz": "gz", ".zst": "zst", ".xz": "xz"}
+_MAGIC: Final = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"\xfd7zXZ\0": "xz"}
+"""The first bytes of compressed files."""
+
+_WIDE_MARKS: Final = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""Those of UTF-32 first: in little endian order they begin with that of UTF-16."""
 _FORMATS: Final[dict[str, Format]] = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -40,9 +46,9 @@ _FORMATS: Final[dict[str, Format]] = {
     ".pq": "parquet",
     ".copy": "binary",
 }
-_UTF8_MARK: Final = b"\xef\xbb\xbf"
-_LEAST_STEP_BYTES: Final = 4096
-_LONGEST_HEADER_BYTES: Final = 16 << 20
+
+
+_UNPACK: Final = {"gz": "zcat", "zst": "zstdcat", "xz": "xzcat"}
 
 
 class InputError(PgsweepError):
@@ -73,27 +79,6 @@ class Input(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """The name for messages."""
         return "standard input" if self.path == STDIN else self.path
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """One piece of a file.
-
-    Attributes:
-        parts: the bytes for COPY, whole records.
-        records: how many; None where only the server can count them.
-        source_bytes: of the uncompressed file.
-        first_line: line of the file at which it begins, from 1.
-        checksum: of the bytes, where the file cannot be known again otherwise.
-    """
-
-    file: int
-    piece: int
-    parts: Sequence[bytes | memoryview]
-    records: int | None
-    source_bytes: int
-    first_line: int
-    checksum: int = 0
 
 
 def find_inputs(names: Sequence[str], options: LoadOptions) -> list[Input]:
@@ -141,6 +126,8 @@ def _input(path: str, number: int, options: LoadOptions) -> Input:
     if path != STDIN:
         try:
             identity = _identity(os.stat(path))  # noqa: PTH116
+            if identity is not None and compression is None:
+                compression = _packed(_first_bytes(path))
         except OSError as error:
             raise InputError(f"cannot read `{path}`: {error.strerror}") from error
     if kind == "parquet" and (identity is None or compression is not None):
@@ -150,6 +137,57 @@ def _input(path: str, number: int, options: LoadOptions) -> Input:
             hint="write it to a file first",
         )
     return Input(path, number, kind, compression, None if identity is None else identity[0], identity)
+
+
+def check_encoding(entry: Input, sample: bytes, options: LoadOptions) -> None:
+    """Refuse a file that begins with the byte order mark of UTF-16 or UTF-32, or compressed bytes.
+
+    Raises:
+        InputError: it does.
+    """
+    if entry.compression is None and (packed := _packed(sample)):
+        raise InputError(
+            f"{entry.name} is compressed ({packed})",
+            cause="standard input and pipes are read as they are",
+            hint=f"decompress it: {_UNPACK[packed]} FILE | pgsweep load - ...",
+        )
+    mark = next((mark for mark in _WIDE_MARKS if sample.startswith(mark)), None)
+    if mark is None or not (options.encoding or "UTF8").upper().startswith("UTF"):
+        return
+    name = _WIDE_MARKS[mark]
+    nameless = entry.path == STDIN or entry.compression is not None
+    raise InputError(
+        f"{entry.name} is in {name}",
+        cause="it begins with the byte order mark of that encoding, which PostgreSQL does not take",
+        hint=f"convert it: iconv -f {name} -t UTF-8 {'FILE' if nameless else shell_word(entry.path)}",
+    )
+
+
+def _packed(sample: bytes) -> str | None:
+    """Return how bytes are compressed, by the first of them."""
+    return next((name for magic, name in _MAGIC.items() if sample.startswith(magic)), None)
+
+
+def _first_bytes(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        return file.read(8) or b""
+
+
+def check_outputs(outputs: Sequence[Path | None], inputs: Sequence[Input]) -> None:
+    """Refuse to write over an input, whatever name it has.
+
+    Raises:
+        UsageError: an output is one.
+    """
+    for output in outputs:
+        for entry in inputs:
+            with suppress(OSError):
+                if output is not None and entry.path != STDIN and output.samefile(entry.path):
+                    raise UsageError(
+                        f"`{output}` is a file that is loaded",
+                        cause="it would be written over",
+                        hint="name another file for what is written",
+                    )
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int] | None:
@@ -285,147 +323,16 @@ class Reader:
         self._ended = left > 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def keep(self, data: bytes) -> None:
+        """Keep what was read, for the next reader of an input that can be read once only."""
+        _looked_at[self.entry.path] = data
+
     def _damaged(self, why: str) -> InputError:
         return InputError(
             f"`{self.entry.path}` cannot be read to its end: {why}",
             cause="the file is damaged, or was not copied whole",
             hint="test it: gzip -t, zstd -t or xz -t; or get it again",
         )
-
-
-def splitter_for(kind: Format, options: LoadOptions, terminator: int) -> RecordSplitter:
-    """Return a splitter for the records of a format."""
-    if kind == "csv":
-        quote = ord(options.quote or '"')
-        return RecordSplitter(
-            "csv", quote=quote, escape=ord(options.escape) if options.escape else quote, terminator=terminator
-        )
-    return RecordSplitter("text" if kind == "tsv" else "lines", terminator=terminator)
-
-
-def terminator_of(sample: bytes) -> int:
-    """Return the last byte of a line end: a line feed, or a carriage return where there is no line feed."""
-    return 13 if b"\r" in sample and b"\n" not in sample else 10
-
-
-def read_first(entry: Input, size: int = BLOCK_BYTES) -> bytes:
-    """Return the first bytes of an input, uncompressed; of a pipe they are kept for the load.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    if entry.path in _looked_at:
-        return _looked_at[entry.path]
-    with Reader(entry) as reader:
-        data = reader.read(size)
-        if entry.identity is None:
-            _looked_at[entry.path] = data
-    return data
-
-
-def read_chunks(
-    reader: Reader,
-    options: LoadOptions,
-    *,
-    piece_bytes: int,
-    skip_header: bool,
-) -> Iterator[Chunk]:
-    """Yield the pieces of a file of text.
-
-    Args:
-        reader: open.
-        piece_bytes: a piece ends with the first record that ends at or after this many bytes.
-        skip_header: leave out the first record.
-
-    Raises:
-        InputError: the file ends within a record.
-    """
-    entry = reader.entry
-    block = reader.read(BLOCK_BYTES)
-    line = 1
-    if block.startswith(_UTF8_MARK) and (options.encoding or "UTF8").upper().replace("-", "") == "UTF8":
-        block = block[len(_UTF8_MARK) :]
-    terminator = terminator_of(block)
-    if skip_header:
-        header, block = _cut_header(reader, options, terminator, block)
-        line += max(1, header.count(terminator))
-    splitter = splitter_for(entry.format, options, terminator)
-    parts: list[bytes | memoryview] = []
-    size = records = lines = number = 0
-    wants_checksum = entry.identity is None
-    last_record_open = False
-    step = min(BLOCK_BYTES, max(_LEAST_STEP_BYTES, piece_bytes))
-    for taken in _steps(reader, block, step):
-        end, ended, passed = splitter.feed(taken)
-        if end < 0:
-            parts.append(taken)
-            size += len(taken)
-            last_record_open = True
-        else:
-            records += ended
-            lines += passed
-            last_record_open = end < len(taken)
-            if size + end >= piece_bytes:
-                parts.append(memoryview(taken)[:end])
-                yield _chunk(entry, number, parts, records, size + end, line, checksum=wants_checksum)
-                number += 1
-                line += lines
-                parts = [memoryview(taken)[end:]] if last_record_open else []
-                size, records, lines = len(taken) - end, 0, 0
-            else:
-                parts.append(taken)
-                size += len(taken)
-    if splitter.is_open:
-        raise InputError(
-            f"{entry.name} ends within a record that began after line {line + lines - 1}",
-            cause="the file is cut short, or a quote is not closed",
-            hint="see how it is quoted: --quote, --escape, --format",
-        )
-    if last_record_open:
-        records += 1
-    if parts:
-        yield _chunk(entry, number, parts, records, size, line, checksum=wants_checksum)
-
-
-def _steps(reader: Reader, first: bytes, step: int) -> Iterator[bytes]:
-    """Yield the rest of an input in steps of this size, beginning with the block that was read already."""
-    for at in range(0, len(first), step):
-        yield first[at : at + step]
-    while block := reader.read(step):
-        yield block
-
-
-def _chunk(
-    entry: Input,
-    number: int,
-    parts: list[bytes | memoryview],
-    records: int,
-    size: int,
-    line: int,
-    *,
-    checksum: bool,
-) -> Chunk:
-    value = 0
-    if checksum:
-        for part in parts:
-            value = zlib.crc32(part, value)
-    return Chunk(entry.number, number, parts, records, size, line, value)
-
-
-def _cut_header(reader: Reader, options: LoadOptions, terminator: int, block: bytes) -> tuple[bytes, bytes]:
-    """Return the first record, and what of the input was read after it."""
-    while True:
-        ends = splitter_for(reader.entry.format, options, terminator).ends(block)
-        if len(ends):
-            return block[: int(ends[0])], block[int(ends[0]) :] or reader.read(BLOCK_BYTES)
-        more = reader.read(BLOCK_BYTES)
-        if not more:
-            return block, b""
-        if len(block) > _LONGEST_HEADER_BYTES:
-            raise InputError(
-                f"the header of {reader.entry.name} has no end", hint="see how it is quoted: --quote"
-            )
-        block += more
 
 
 class FileParts(Sequence[bytes | memoryview]):

@@ -60,6 +60,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         category: that of pg_type (`A` is an array).
         is_json: it holds JSON; of an array: its elements do.
+        has_default: a row that does not name it gets another value than null, or one of a sequence.
         move_sequence: the statement that moves the sequence of an integer column behind its values; nothing
             where none gives it values.
     """
@@ -70,6 +71,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     is_json: bool
     generated: bool
     required: bool
+    has_default: bool = False
     move_sequence: str | None = None
 
 

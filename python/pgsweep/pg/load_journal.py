@@ -460,13 +460,19 @@ def add_piece(
         ),
         [load_id.id, file, piece, size_bytes, records, rows, checksum],
     )
-    for reject in rejects:
+    if rejects:
+        values = [
+            [getattr(reject, name) for reject in rejects] for name in ("file", "line", "reason", "record")
+        ]
         connection.execute(
             _in(
                 load_id.schema,
-                "INSERT INTO {schema}.reject (load, file, line, reason, record) VALUES (%s, %s, %s, %s, %s)",
+                "INSERT INTO {schema}.reject (load, file, line, reason, record) SELECT %s, * FROM"
+                " ROWS FROM (pg_catalog.unnest(%s::pg_catalog.int4[]),"
+                " pg_catalog.unnest(%s::pg_catalog.int8[]), pg_catalog.unnest(%s::pg_catalog.text[]),"
+                " pg_catalog.unnest(%s::pg_catalog.bytea[]))",
             ),
-            [load_id.id, reject.file, reject.line, reject.reason, reject.record],
+            [load_id.id, *values],
         )
 
 

@@ -123,7 +123,7 @@ _SHAPES: Final = {
     "load_claim": "one: bool pid?",
     "load_claimed": "one: bool",
     "load_code": "oid bytes bytes bytes bytes? bytes",
-    "load_columns": "bytes bytes text bool bool bool bytes?",
+    "load_columns": "bytes bytes text bool bool bool bool bytes?",
     "load_find": "few: text text text text",
     "load_hindrances": "bytes bool bool bool bool",
     "load_holders": "pid text?",

@@ -1,0 +1,233 @@
+"""Records that the server refuses: which ones they are, and the others copied.
+
+A record is found by the splitter's own count of records. COPY's line numbers count line ends within fields
+by rules of their own, so they are hints: of where to cut, or of what to try alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect, insort
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Final
+
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.load_code import under_path
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, copy_with_path
+
+_FIRST_RANGE: Final = 1024
+_LEAST_RANGE: Final = 64
+"""Records that are sent at once where refused ones are looked for. The server writes up to 1,000 rows at a
+time, so what it refuses of so few has written nothing."""
+
+Refusals = dict[int, str]
+"""The reason by the number of a record."""
+
+
+class Records:
+    """Records in their order.
+
+    Args:
+        data: all of them.
+        ends: where each ends.
+    """
+
+    def __init__(self, data: bytes, ends: Sequence[int]) -> None:
+        self._data = memoryview(data)
+        self._ends = ends
+
+    def of(self, numbers: Sequence[int]) -> Records:
+        """Return some of the records."""
+        parts = [self.between(number, number + 1) for number in numbers]
+        return Records(b"".join(parts), list(accumulate(map(len, parts))))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> bytes:
+        return bytes(self.between(number, number + 1))
+
+    def between(self, begin: int, end: int) -> memoryview:
+        """Return the bytes of the records from one up to another, which is left out."""
+        if begin >= end:
+            return self._data[:0]
+        return self._data[self._ends[begin - 1] if begin else 0 : self._ends[end - 1]]
+
+    def without(self, numbers: Sequence[int]) -> list[memoryview]:
+        """Return the bytes of all others."""
+        begins, ends = [0, *(number + 1 for number in numbers)], [*numbers, len(self)]
+        return [self.between(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+
+    def certain_at(self, line: int | None, *, begin: int, end: int) -> int | None:
+        """Return the record of a line where each one up to it is one line, however lines are counted."""
+        if line is None or not 0 < line <= end - begin:
+            return None
+        return begin + line - 1 if self.are_lines(begin, begin + line) else None
+
+    def are_lines(self, begin: int, end: int) -> bool:
+        """Return whether each of these records is one line, by any count."""
+        part = bytes(self.between(begin, end))
+        ended = end - begin - (not part.endswith((b"\n", b"\r")))
+        counts = part.count(b"\n"), part.count(b"\r"), part.count(b"\r\n")
+        return counts in ((ended, 0, 0), (0, ended, 0), (ended, ended, ended))
+
+    def record_at(
+        self,
+        line: int | None,
+        kind: str,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        is_first: bool = True,
+    ) -> int | None:
+        """Return the record that a line of the server's means, which was sent those from `begin` to `end`.
+
+        The server counts a line for each record of CSV, and one for each of its line ends within quotes: by
+        carriage returns alone until it knows how lines end, from the end of the first record on
+        (CopyReadLineText, copyfromparse.c). In the text format it counts records.
+
+        Args:
+            is_first: `begin` is the first that this COPY was sent.
+        """
+        end = len(self) if end is None else end
+        if line is None:
+            return None
+        passed = 0
+        for number in range(begin, end):
+            passed += 1
+            if kind == "csv":
+                record = self[number]
+                returns = record.endswith((b"\r", b"\r\n")) or (is_first and number == begin)
+                sign = b"\r" if returns else b"\n"
+                passed += record.rstrip(b"\r\n").count(sign)
+            if line <= passed:
+                return number
+        return None
+
+
+def copy_without_refused(
+    connection: Connection,
+    target: CopyTarget,
+    records: Records,
+    first: BadRow,
+    *,
+    path: str,
+    most: int,
+    note: Callable[[int, Refusals], None],
+) -> int:
+    """Copy the records that the server takes by one statement, in one transaction or savepoint.
+
+    Records that cannot be read are found without a row being written. Rows are written on the search only
+    where constraints or triggers refuse others, and undone: a load is undone by the numbers of its
+    transactions, which do not name what a savepoint within them has written.
+
+    Args:
+        first: what the server said of all of them.
+        most: the largest number of records that may be refused.
+        note: is called with the rows and the refused records within the transaction.
+
+    Returns:
+        The rows.
+
+    Raises:
+        BadRow: more are refused than may be.
+    """
+    search = Search(connection, target, records, most)
+    for writing in (first.by_constraint, True):
+        try:
+            with connection.transaction():
+                with under_path(connection, path):
+                    search.run(writing=False)
+                    if writing:
+                        search.run(writing=True)
+                rows = copy_with_path(connection, target, records.without(sorted(search.refused)), path)
+                note(rows, search.refused)
+        except BadRow as bad:
+            # Without a number it is the last copy that failed, for what was not looked for.
+            if writing or bad.record is not None:
+                raise
+        else:
+            return rows
+    raise AssertionError
+
+
+class Search:
+    """Finds the records that the server refuses.
+
+    Ranges of records are sent, each about as long as the way to the last refused one, so that a bad record
+    costs what stands around it and not the whole piece. Where the server names a line, the range is cut
+    before that record, else in its middle. A record is refused if it is so alone; or if it is the one of
+    that line beyond doubt, as no record before it goes on over lines, and what refuses it sees no others.
+
+    Attributes:
+        refused: what was found.
+    """
+
+    def __init__(self, connection: Connection, target: CopyTarget, records: Records, most: int) -> None:
+        self._connection = connection
+        self._target = target
+        self._records = records
+        self._most = most
+        self.refused: Refusals = {}
+
+    def run(self, *, writing: bool, itself_only: bool = False) -> None:
+        """Look for records that were not found yet; whatever is written is undone.
+
+        Args:
+            writing: rows are written, so that constraints and triggers refuse records too.
+            itself_only: end where what refuses a record may see others.
+
+        Raises:
+            BadRow: more are refused than may be.
+        """
+        with self._connection.transaction(force_rollback=True):
+            self._connection.execute("SAVEPOINT pgsweep_range")
+            self._run(writing=writing, itself_only=itself_only)
+
+    def _run(self, *, writing: bool, itself_only: bool) -> None:
+        begin, size, last, bound = 0, _FIRST_RANGE, 0, 0
+        count, largest = len(self._records), _FIRST_RANGE if writing else len(self._records)
+        known = sorted(self.refused)
+        suspect: int | None = None
+        while begin < count:
+            if begin in self.refused:
+                begin += 1
+                continue
+            place = bisect(known, begin)
+            stop = min(count, known[place] if place < len(known) else count)
+            end = begin + 1 if begin == suspect else min(begin + size, stop)
+            bad = self._try(begin, end, writing=writing)
+            if bad is None:
+                begin = end
+                size = max(1, (bound - begin) // 2) if begin < bound else min(largest, 2 * size)
+                continue
+            if itself_only and bad.by_constraint and not bad.by_itself:
+                return
+            alone = begin if end - begin == 1 else None
+            if alone is None and (not writing or bad.by_itself):
+                alone = self._records.certain_at(bad.line, begin=begin, end=end)
+            if alone is None:
+                suspect = self._records.record_at(bad.line, self._target.format, begin=begin, end=end)
+                size, bound = ((end - begin) // 2 if suspect is None else max(1, suspect - begin)), end
+                continue
+            self.refused[alone] = bad.reason
+            if len(self.refused) > self._most:
+                raise BadRow(bad.line, bad.column, bad.reason, record=alone) from bad
+            size, last, bound = max(_LEAST_RANGE, 2 * (alone - last)), alone, 0
+            if writing and alone > begin:
+                insort(known, alone)  # those before it are written first
+            else:
+                # COPY reads in order: those before it can be read.
+                begin = alone + 1
+
+    def _try(self, begin: int, end: int, *, writing: bool) -> BadRow | None:
+        """Send some of the records; return what the server says of one of them, if it refuses any."""
+        parts = [self._records.between(begin, end)]
+        try:
+            copy(self._connection, self._target, parts, reading_only=not writing)
+        except BadRow as bad:
+            self._connection.execute("ROLLBACK TO SAVEPOINT pgsweep_range")
+            return bad
+        if writing:
+            self._connection.execute("RELEASE SAVEPOINT pgsweep_range; SAVEPOINT pgsweep_range")
+        return None
