@@ -8,14 +8,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from psycopg import sql
 
 from pgsweep.pg.cluster import Cluster
-from tests.test_load_records import ask
+from tests.fix_load import ask, trouble_database
 
 # Not ru_maxrss: a process has that of the one that it was forked from, too.
 SCRIPT = """
@@ -36,15 +34,8 @@ print(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1], 
 @pytest.fixture
 def conninfo(wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    name = sql.Identifier("bombs")
-    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(name))
-    try:
-        ask(wheel18.conninfo("bombs"), "CREATE TABLE p (id int, note text)")
-        yield wheel18.conninfo("bombs")
-    finally:
-        with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with trouble_database(wheel18, "CREATE TABLE p (id int, note text)") as found:
+        yield found
 
 
 def peak(conninfo: str, path: Path, most: int = 1 << 30) -> tuple[int, str]:

@@ -8,11 +8,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from psycopg import sql
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import LoadOptions
@@ -20,7 +18,7 @@ from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run
-from tests.test_load_records import ask, refused
+from tests.fix_load import ask, refused, trouble_database
 
 TABLES = """
 CREATE TABLE p (id int, note text, qty int DEFAULT 7);
@@ -32,15 +30,8 @@ CREATE TABLE people (town text, first text, last text, "Mobile" text);
 @pytest.fixture
 def conninfo(server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    name = sql.Identifier("names")
-    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(name))
-    try:
-        ask(server.conninfo("names"), TABLES)
-        yield server.conninfo("names")
-    finally:
-        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with trouble_database(server, TABLES) as found:
+        yield found
 
 
 def load(conninfo: str, path: Path, table: str = "p", **options: Any) -> LoadOutcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import itertools
 import json
@@ -14,11 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from psycopg import sql
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import LoadOptions
@@ -28,6 +25,7 @@ from pgsweep.load.split import read_first, splitter_for
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run
+from tests.fix_load import ask, refused, trouble_database
 
 IN_PIECES: dict[str, Any] = {"indexes": "drop", "piece_bytes": 4096, "jobs": 2}
 AS_ONE: dict[str, Any] = {"single_transaction": True}
@@ -36,21 +34,8 @@ AS_ONE: dict[str, Any] = {"single_transaction": True}
 @pytest.fixture
 def conninfo(server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    name = sql.Identifier("records")
-    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(name))
-    try:
-        ask(server.conninfo("records"), "CREATE TABLE p (id int, note text, qty int CHECK (qty < 1000))")
-        yield server.conninfo("records")
-    finally:
-        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
-
-
-def ask(conninfo: str, query: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        cursor = connection.execute(query.encode())
-        return cursor.fetchall() if cursor.description else []
+    with trouble_database(server, "CREATE TABLE p (id int, note text, qty int CHECK (qty < 1000))") as found:
+        yield found
 
 
 def load(conninfo: str, path: Path, rejects: Path | None = None, **options: Any) -> LoadOutcome:
@@ -61,11 +46,6 @@ def load(conninfo: str, path: Path, rejects: Path | None = None, **options: Any)
     assert outcome is not None
     assert outcome.ended == "loaded"
     return outcome
-
-
-def refused(path: Path, encoding: str = "utf-8") -> list[tuple[int, str]]:
-    with path.open(newline="", encoding=encoding) as file:
-        return [(int(row["line"]), row["record"]) for row in csv.DictReader(file)]
 
 
 def crlf_rows(count: int, bad: set[int]) -> str:
