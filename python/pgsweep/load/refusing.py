@@ -8,14 +8,14 @@ import msgspec
 
 from pgsweep.errors import PgsweepError
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.fields import with_names
+from pgsweep.load.fields import rows_of, with_names
 from pgsweep.load.source import Input
 from pgsweep.load.split import Chunk, line_ends, line_of, records_of
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, wrong_count
 from pgsweep.pg.load_journal import Reject
 from pgsweep.pg.load_partition import BOUND_CHECK
-from pgsweep.pg.load_search import Records, Refusals, copy_without_refused
+from pgsweep.pg.load_search import Records, Refusals, copy_skipping, copy_without_refused
 from pgsweep.units import format_many
 
 
@@ -52,6 +52,9 @@ def copy_chunk(
 
     def noted(rows: int, refusals: Refusals) -> None:
         nonlocal rejects
+        if len(refusals) > left:
+            number, reason = sorted(refusals.items())[left]
+            raise BadRow(None, None, reason, record=number)
         if chunk.records is not None:
             check_count(document, chunk.records - len(refusals), rows)
         rejects = rejects_of(entry, chunk, target, records, refusals)
@@ -67,6 +70,18 @@ def copy_chunk(
         if most is None or chunk.records is None:
             raise refused(document, chunk, bad) from bad
         records = records_of(entry, document.options, chunk)
+        if not bad.by_constraint and left:
+            skipped = copy_skipping(
+                connection,
+                document.table,
+                target,
+                records,
+                lambda record: rows_of(record, target)[0],
+                path=path,
+                note=noted,
+            )
+            if skipped is not None:
+                return skipped, rejects
         try:
             rows = copy_without_refused(connection, target, records, bad, path=path, most=left, note=noted)
         except BadRow as last:

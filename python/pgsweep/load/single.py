@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -184,7 +185,7 @@ class _Work:
     def run(self) -> None:
         """Copy all files."""
         if self.document.options.max_rejects is not None and not self.document.plan.one_statement:
-            for chunk in self._chunks():
+            for chunk in chain.from_iterable(self._chunks(self.document, e) for e in self.document.inputs):
                 rows, rejects = copy_chunk(
                     self._connection,
                     self.document,
@@ -205,12 +206,11 @@ class _Work:
         known = len(sizes) == len(self.document.inputs) and None not in sizes
         self.state = CopyState(total_bytes=sum(size or 0 for size in sizes) if known else None)
 
-    def _chunks(self, only: Input | None = None) -> Iterator[Chunk]:
-        for entry in self.document.inputs if only is None else [only]:
-            for chunk in chunks_of(entry, self.document, self.columns):
-                if self._stop.is_set():
-                    raise _Stopped
-                yield chunk
+    def _chunks(self, document: LoadDocument, entry: Input) -> Iterator[Chunk]:
+        for chunk in chunks_of(entry, document, self.columns):
+            if self._stop.is_set():
+                raise _Stopped
+            yield chunk
 
     def _sent(self, chunk: Chunk, rejected: int) -> None:
         self.state.done_bytes += chunk.source_bytes

@@ -36,8 +36,8 @@ from pgsweep.pg.load_search import Records, Refusals, Search
 _KEPT_BYTES: Final = 16 << 20
 """How much of what was sent is kept: the server complains of a record that was sent shortly before."""
 
-Pieces = Callable[[Input | None], Iterator[Chunk]]
-"""Reads one file, or all, from the beginning."""
+Pieces = Callable[[LoadDocument, Input], Iterator[Chunk]]
+"""Reads one file from the beginning."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class WholeFiles:
 
     def _parts(self, entry: Input, counts: list[int | None]) -> Iterator[bytes | memoryview]:
         """Yield what of a file is copied, and note how many records each piece has."""
-        for chunk in self._pieces(entry):
+        for chunk in self._pieces(self._document, entry):
             if chunk.columns is not None:
                 raise InputError(
                     f"{entry.name} has keys that its first lines do not have, and can be read only once",
@@ -152,6 +152,10 @@ class WholeFiles:
             surplus = body.count(b"\r") - body.count(self._sign)
         return sum(bytes(part).count(self._sign) for part in parts) + surplus
 
+    def _all_pieces(self) -> Iterator[Chunk]:
+        for entry in self._document.inputs:
+            yield from self._pieces(self._document, entry)
+
     def _records(self, chunk: Chunk) -> Records:
         return records_of(self._document.inputs[chunk.file], self._document.options, chunk)
 
@@ -159,7 +163,7 @@ class WholeFiles:
         """Name all columns that JSON lines have: a key may come first after those that the plan has seen."""
         for entry in self._document.inputs:
             if entry.format == "jsonl" and entry.identity is not None:
-                for chunk in self._pieces(entry):
+                for chunk in self._pieces(self._document, entry):
                     if chunk.columns is not None:
                         self._name(chunk.columns)
 
@@ -206,7 +210,7 @@ class WholeFiles:
         return sum(map(len, self._refusals.values()))
 
     def _search(self, *, writing: bool) -> None:
-        for chunk in self._pieces(None):
+        for chunk in self._all_pieces():
             place, target = (chunk.file, chunk.piece), target_of(self._document.target, chunk)
             known = self._refusals.get(place, {})
             left = (self._most or 0) - self._count() + len(known)
@@ -248,7 +252,7 @@ class WholeFiles:
         if any(entry.identity is None for entry in self._document.inputs):
             return
         places = [names.index(name) for name in bad.key[0]]
-        for chunk in self._pieces(None):
+        for chunk in self._all_pieces():
             records = self._records(chunk)
             refusals = self._refusals.get((chunk.file, chunk.piece), {})
             numbers = []

@@ -6,14 +6,19 @@ by rules of their own, so they are hints: of where to cut, or of what to try alo
 
 from __future__ import annotations
 
+import re
 from bisect import bisect, insort
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final
 
+import psycopg
+
 from pgsweep.pg.connect import Connection
+from pgsweep.pg.load_catalog import TableFacts
 from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, copy_with_path
+from pgsweep.pg.queries import load
 
 _FIRST_RANGE: Final = 1024
 _LEAST_RANGE: Final = 64
@@ -149,6 +154,83 @@ def copy_without_refused(
         else:
             return rows
     raise AssertionError
+
+
+def copy_skipping(
+    connection: Connection,
+    table: TableFacts,
+    target: CopyTarget,
+    records: Records,
+    fields_of: Callable[[bytes], Sequence[str | None]],
+    *,
+    path: str,
+    note: Callable[[int, Refusals], None],
+) -> int | None:
+    """Copy the records that their types do not refuse by one statement, in one transaction or savepoint.
+
+    The server skips the others (PostgreSQL 17) and tells the line of each. That is used only where each
+    record is one line by any count, and believed only where a type does refuse a field of the record.
+
+    Args:
+        fields_of: takes a record apart.
+        note: as for `copy_without_refused`.
+
+    Returns:
+        The rows; None where nothing was copied, because it cannot be done like this.
+    """
+    if connection.info.server_version < 170000 or not records.are_lines(0, len(records)):
+        return None
+    notices: list[str] = []
+
+    def noticed(diagnostic: psycopg.errors.Diagnostic) -> None:
+        notices.append(diagnostic.message_primary or "")
+
+    connection.add_notice_handler(noticed)
+    try:
+        with connection.transaction() as attempt:
+            with under_path(connection, path):
+                rows = copy(connection, target, records.without([]), skipping=True)
+                # Whatever the language, the line is the first number; the last notice is the sum.
+                lines = [int(found[0]) for notice in notices if (found := re.search(r"\d+", notice))]
+                numbers = [line - 1 for line in lines[: len(records) - rows] if 0 < line <= len(records)]
+                refusals = _unreadable(connection, table, target, records, fields_of, numbers)
+            if rows + len(refusals) != len(records):
+                raise psycopg.Rollback(attempt)
+            note(rows, refusals)
+            return rows
+    except BadRow:
+        pass
+    finally:
+        connection.remove_notice_handler(noticed)
+    return None
+
+
+def _unreadable(
+    connection: Connection,
+    table: TableFacts,
+    target: CopyTarget,
+    records: Records,
+    fields_of: Callable[[bytes], Sequence[str | None]],
+    numbers: Sequence[int],
+) -> Refusals:
+    """Return which of some records have a field that its type refuses."""
+    fields = [
+        (number, name, text)
+        for number in numbers
+        for name, text in zip(target.columns, fields_of(records[number]), strict=False)
+        if text is not None
+    ]
+    query = load("load_unreadable", connection.info.server_version).encode()
+    parameters = {
+        "oid": table.oid,
+        "numbers": [number for number, _, _ in fields],
+        "names": [name for _, name, _ in fields],
+        "texts": [text for _, _, text in fields],
+    }
+    found: Refusals = {}
+    for number, reason in connection.execute(query, parameters):
+        found.setdefault(number, reason)
+    return found
 
 
 class Search:

@@ -141,6 +141,7 @@ _SHAPES: Final = {
     "load_referencing": "bytes bytes",
     "load_rejects": "count count text bytes",
     "load_same": "one: bool",
+    "load_unreadable": "count text",
     "load_samples": "text",
     "load_table": "few: oid bytes bytes bytes text text bytes bool bool bool bool bool bool bool bool text"
     " count count count count bool bool bool text count count text text count bool bool",
