@@ -31,7 +31,7 @@ from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_copy import BadRow, copy_with_path, savepoint, settle
 from pgsweep.pg.load_journal import Reject
-from pgsweep.pg.load_search import Records, Refusals, Search
+from pgsweep.pg.load_search import Records, Refusals, Search, Stage
 
 _KEPT_BYTES: Final = 16 << 20
 """How much of what was sent is kept: the server complains of a record that was sent shortly before."""
@@ -75,7 +75,7 @@ class WholeFiles:
         self._was_sent = sent
         self._most = document.options.max_rejects
         self._refusals: dict[tuple[int, int], Refusals] = {}
-        self._searched: set[bool] = set()
+        self._searched: set[Stage] = set()
         self._sent: deque[_Sent] = deque()
         self._sign = b"\n"
         self.rejects: list[Reject] = []
@@ -182,11 +182,11 @@ class WholeFiles:
         Raises:
             Refused: there may be none, or not so many.
         """
-        writing = bad.by_constraint
-        if self._most is not None and writing not in self._searched and (not writing or bad.by_itself):
+        stage: Stage = "itself" if bad.by_constraint else "reading"
+        if self._most is not None and stage not in self._searched and (bad.by_itself or stage == "reading"):
             # One reading finds all that are refused by themselves, and not one each time.
-            self._searched.add(writing)
-            self._search(writing=writing)
+            self._searched.add(stage)
+            self._search(stage)
             return
         found = False
         for chunk, numbers in self._meant(bad):
@@ -209,16 +209,15 @@ class WholeFiles:
     def _count(self) -> int:
         return sum(map(len, self._refusals.values()))
 
-    def _search(self, *, writing: bool) -> None:
+    def _search(self, stage: Stage) -> None:
         for chunk in self._all_pieces():
             place, target = (chunk.file, chunk.piece), target_of(self._document.target, chunk)
             known = self._refusals.get(place, {})
             left = (self._most or 0) - self._count() + len(known)
-            search = Search(self._connection, target, self._records(chunk), left)
-            search.refused |= known
+            search = Search(self._connection, target, self._records(chunk), left, known)
             try:
                 with self._connection.transaction(), under_path(self._connection, self._document.path):
-                    search.run(writing=writing, itself_only=True)
+                    search.run(stage)
             except BadRow as last:
                 raise too_many(self._document, chunk, last) from last
             if search.refused:

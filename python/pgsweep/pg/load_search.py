@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Literal
 
 import psycopg
 
@@ -27,6 +28,11 @@ time, so what it refuses of so few has written nothing."""
 
 Refusals = dict[int, str]
 """The reason by the number of a record."""
+
+EMPTY: Final[Mapping[int, str]] = MappingProxyType({})
+
+Stage = Literal["reading", "itself", "writing"]
+"""What is looked for: records that cannot be read; that a check of the row alone refuses; all others."""
 
 
 class Records:
@@ -138,22 +144,24 @@ def copy_without_refused(
         BadRow: more are refused than may be.
     """
     search = Search(connection, target, records, most)
-    for writing in (first.by_constraint, True):
+    stages: list[Stage] = ["reading"]
+    if first.by_constraint:
+        stages.append("itself" if first.by_itself else "writing")
+    while True:
         try:
             with connection.transaction():
                 with under_path(connection, path):
-                    search.run(writing=False)
-                    if writing:
-                        search.run(writing=True)
+                    for stage in stages:
+                        search.run(stage)
                 rows = copy_with_path(connection, target, records.without(sorted(search.refused)), path)
                 note(rows, search.refused)
         except BadRow as bad:
             # Without a number it is the last copy that failed, for what was not looked for.
-            if writing or bad.record is not None:
+            if "writing" in stages or bad.record is not None:
                 raise
+            stages = ["itself" if bad.by_itself and "itself" not in stages else "writing"]
         else:
             return rows
-    raise AssertionError
 
 
 def copy_skipping(
@@ -245,71 +253,98 @@ class Search:
         refused: what was found.
     """
 
-    def __init__(self, connection: Connection, target: CopyTarget, records: Records, most: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        target: CopyTarget,
+        records: Records,
+        most: int,
+        known: Mapping[int, str] = EMPTY,
+    ) -> None:
         self._connection = connection
         self._target = target
         self._records = records
         self._most = most
-        self.refused: Refusals = {}
+        self.refused: Refusals = dict(known)
+        self._known = sorted(known)
 
-    def run(self, *, writing: bool, itself_only: bool = False) -> None:
+    def run(self, stage: Stage) -> None:
         """Look for records that were not found yet; whatever is written is undone.
-
-        Args:
-            writing: rows are written, so that constraints and triggers refuse records too.
-            itself_only: end where what refuses a record may see others.
 
         Raises:
             BadRow: more are refused than may be.
         """
         with self._connection.transaction(force_rollback=True):
             self._connection.execute("SAVEPOINT pgsweep_range")
-            self._run(writing=writing, itself_only=itself_only)
+            if stage == "writing":
+                self._write()
+            else:
+                self._read(checking=stage == "itself")
 
-    def _run(self, *, writing: bool, itself_only: bool) -> None:
-        begin, size, last, bound = 0, _FIRST_RANGE, 0, 0
-        count, largest = len(self._records), _FIRST_RANGE if writing else len(self._records)
-        known = sorted(self.refused)
-        suspect: int | None = None
-        while begin < count:
+    def _read(self, *, checking: bool) -> None:
+        """Find records that cannot be read, or that a check of the row alone refuses, in their order."""
+        begin, size, last = 0, _FIRST_RANGE, 0
+        while begin < len(self._records):
             if begin in self.refused:
                 begin += 1
                 continue
-            place = bisect(known, begin)
-            stop = min(count, known[place] if place < len(known) else count)
-            end = begin + 1 if begin == suspect else min(begin + size, stop)
-            bad = self._try(begin, end, writing=writing)
-            if bad is None:
-                begin = end
-                size = max(1, (bound - begin) // 2) if begin < bound else min(largest, 2 * size)
+            end = self._end_of_range(begin, size)
+            bad = self._try(begin, end, reading_only=not checking)
+            if bad is None or (checking and not bad.by_itself):
+                begin, size = end, 2 * size
                 continue
-            if itself_only and bad.by_constraint and not bad.by_itself:
-                return
+            alone = self._records.certain_at(bad.line, begin=begin, end=end)
+            if alone is None and end - begin == 1:
+                alone = begin
+            if alone is None:
+                suspect = self._records.record_at(bad.line, self._target.format, begin=begin, end=end)
+                size = max(1, suspect - begin if suspect is not None else (end - begin) // 2)
+                continue
+            self._refuse(alone, bad)
+            begin, size, last = alone + 1, max(_LEAST_RANGE, 2 * (alone - last)), alone
+
+    def _write(self) -> None:
+        """Find records that are refused because of what is in the table, and of those before them."""
+        begin, size, last, bound = 0, _FIRST_RANGE, 0, 0
+        suspect: int | None = None
+        while begin < len(self._records):
+            if begin in self.refused:
+                begin += 1
+                continue
+            end = begin + 1 if begin == suspect else self._end_of_range(begin, size)
+            bad = self._try(begin, end, reading_only=False)
+            if bad is None:
+                self._connection.execute("RELEASE SAVEPOINT pgsweep_range; SAVEPOINT pgsweep_range")
+                begin = end
+                size = max(1, (bound - begin) // 2) if begin < bound else min(_FIRST_RANGE, 2 * size)
+                continue
             alone = begin if end - begin == 1 else None
-            if alone is None and (not writing or bad.by_itself):
+            if alone is None and bad.by_itself:
                 alone = self._records.certain_at(bad.line, begin=begin, end=end)
             if alone is None:
                 suspect = self._records.record_at(bad.line, self._target.format, begin=begin, end=end)
                 size, bound = ((end - begin) // 2 if suspect is None else max(1, suspect - begin)), end
                 continue
-            self.refused[alone] = bad.reason
-            if len(self.refused) > self._most:
-                raise BadRow(bad.line, bad.column, bad.reason, record=alone) from bad
+            self._refuse(alone, bad)
             size, last, bound = max(_LEAST_RANGE, 2 * (alone - last)), alone, 0
-            if writing and alone > begin:
-                insort(known, alone)  # those before it are written first
-            else:
-                # COPY reads in order: those before it can be read.
-                begin = alone + 1
 
-    def _try(self, begin: int, end: int, *, writing: bool) -> BadRow | None:
+    def _end_of_range(self, begin: int, size: int) -> int:
+        end = min(begin + size, len(self._records))
+        place = bisect(self._known, begin)
+        return min(end, self._known[place]) if place < len(self._known) else end
+
+    def _refuse(self, number: int, bad: BadRow) -> None:
+        self.refused[number] = bad.reason
+        insort(self._known, number)
+        if len(self.refused) > self._most:
+            raise BadRow(bad.line, bad.column, bad.reason, sqlstate=bad.sqlstate, record=number) from bad
+
+    def _try(self, begin: int, end: int, *, reading_only: bool) -> BadRow | None:
         """Send some of the records; return what the server says of one of them, if it refuses any."""
         parts = [self._records.between(begin, end)]
         try:
-            copy(self._connection, self._target, parts, reading_only=not writing)
+            copy(self._connection, self._target, parts, reading_only=reading_only)
         except BadRow as bad:
             self._connection.execute("ROLLBACK TO SAVEPOINT pgsweep_range")
             return bad
-        if writing:
-            self._connection.execute("RELEASE SAVEPOINT pgsweep_range; SAVEPOINT pgsweep_range")
         return None
