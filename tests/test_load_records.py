@@ -292,3 +292,27 @@ def test_a_compressed_file_is_known_by_its_first_bytes(conninfo: str, tmp_path: 
     with pytest.raises(PgsweepError, match=r"is compressed \(gz\)"):
         load(conninfo, pipe)
     writer.join()
+
+
+def test_a_server_that_tells_of_many_rows_that_it_skips(conninfo: str, tmp_path: Path) -> None:
+    if ask(conninfo, "SELECT current_setting('server_version_num')::int < 170000")[0][0]:
+        pytest.skip("COPY skips no rows before PostgreSQL 17")
+    path, count = tmp_path / "x.csv", 10_000
+    path.write_text("".join(f"{'x' * 50}{n},note,1\n" for n in range(count)) + "1,a,1\n")
+    given = LoadOptions(header=False, max_rejects=count, columns=["id", "note", "qty"])
+    outcome = load_files(conninfo, [str(path)], "p", given, rejects=tmp_path / "bad").outcome
+    assert outcome is not None
+    assert (outcome.rows, outcome.rejected) == (1, count)
+    assert len((tmp_path / "bad").read_text().splitlines()) == count + 1
+
+
+def test_a_trigger_that_says_much(conninfo: str, tmp_path: Path) -> None:
+    ask(
+        conninfo,
+        "CREATE FUNCTION loud() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE NOTICE 'row % %', NEW.id, repeat('x', 200); RETURN NEW; END$$;"
+        "CREATE TRIGGER loud BEFORE INSERT ON p FOR EACH ROW EXECUTE FUNCTION loud()",
+    )
+    path, count = tmp_path / "x.csv", 10_000
+    path.write_text("".join(f"{n},{'a' * 200},1\n" for n in range(count)))
+    assert load(conninfo, path, header=False).rows == count
