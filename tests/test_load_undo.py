@@ -120,7 +120,7 @@ def test_what_was_made_since_is_never_fired(conninfo: str, rows: Path, watched: 
     with pytest.raises(PgsweepError, match="cannot be removed without doing more") as failed:
         roll_back(conninfo, "t")
     assert "nothing was removed" in said(failed.value)
-    assert "pgsweep load --resume t" in said(failed.value)
+    assert "pgsweep load --resume public.t" in said(failed.value)
     assert everything(conninfo) == there
     if "other" in WATCHED[watched]:
         ask(conninfo, "DROP TABLE other")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings
     from pgsweep.load.copying import CopyState
     from pgsweep.load.options import LoadOptions
+    from pgsweep.load.run import Agreed
     from pgsweep.records.load import LoadResult
 
 _MAX_REJECTS = 1000
@@ -267,16 +268,13 @@ def command(
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.load import run
-    from pgsweep.load.source import check_outputs, find_inputs
 
-    if not later:
-        check_outputs([rejects, journal, html, *out], find_inputs(files, options))
-    made_plan = None
-    if plan or not (later or compare):
-        made_plan, options = _planned(target, files, table, options, yes=yes)
+    agreed = None
+    if not (later or compare):
+        agreed = _agreed(target, files, table, options, [rejects, journal, html, *out], yes=yes)
     if plan:
-        assert made_plan is not None
-        output.write(with_provenance(made_plan, settings.arguments, server=target.server))
+        assert agreed is not None
+        output.write(with_provenance(agreed.result, settings.arguments, server=target.server))
         settings.say("plan only: nothing was changed")
         return 0
     if compare:
@@ -294,8 +292,8 @@ def command(
         if found.outcome is not None and not settings.quiet:
             settings.say("without its journal: " + "; ".join(found.outcome.problems))
         _ask(f"Remove the journal of the load of {table} on {target.server}?", yes=yes)
-    if not later:
-        _show_plan(settings, target.use(lambda conninfo: run.plan_load(conninfo, files, table, options)))
+    if agreed is not None:
+        _show_plan(settings, agreed.result)
         _ask(f"Load into {table} on {target.server}?", yes=yes)
     with (
         stoppable(settings, "ending after the pieces and builds that are under way") as stop,
@@ -314,15 +312,9 @@ def command(
                 return run.forget(conninfo, table, really=True, listener=listener)
             if keep_as_is:
                 return run.keep_as_is(conninfo, table, partly=yes, listener=listener, stop=stop)
-            return run.load_files(
-                conninfo,
-                files,
-                table,
-                options,
-                listener=listener,
-                stop=stop,
-                journal=journal,
-                rejects=rejects,
+            assert agreed is not None
+            return run.carry_out(
+                conninfo, agreed, listener=listener, stop=stop, journal=journal, rejects=rejects
             )
 
         result = target.use(work)
@@ -430,27 +422,36 @@ def _options(
     return LoadOptions(max_rejects=max_rejects, keep_on_failure=on_failure == "keep", **given)
 
 
-def _planned(
-    target: Target, files: list[str], table: str, options: LoadOptions, *, yes: bool
-) -> tuple[LoadResult, LoadOptions]:
-    """Return the plan, and the options with the answer to whether the first record is a header."""
+def _agreed(
+    target: Target,
+    files: list[str],
+    table: str,
+    options: LoadOptions,
+    outputs: list[Path | None],
+    *,
+    yes: bool,
+) -> Agreed:
+    """Return the plan; the user is asked where it is not clear whether the first record is a header."""
     import msgspec
 
     from pgsweep.load import run
     from pgsweep.load.header import Unclear
+    from pgsweep.load.source import check_outputs, find_inputs
 
-    def plan(options: LoadOptions) -> LoadResult:
-        return target.use(lambda conninfo: run.plan_load(conninfo, files, table, options))
+    inputs = find_inputs(files, options)
+    check_outputs(outputs, inputs)
+
+    def plan(options: LoadOptions) -> Agreed:
+        return target.use(lambda conninfo: run.agree(conninfo, inputs, table, options))
 
     try:
-        return plan(options), options
+        return plan(options)
     except Unclear as error:
         if yes or not sys.stdin.isatty():
             raise
         click.echo(error.message, err=True)
         header = click.confirm("Is it a header?", err=True)
-    options = msgspec.structs.replace(options, header=header)
-    return plan(options), options
+    return plan(msgspec.structs.replace(options, header=header))
 
 
 def _show_plan(settings: Settings, result: LoadResult) -> None:

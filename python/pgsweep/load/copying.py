@@ -199,7 +199,7 @@ class Copier:
             raise InputError(
                 f"{entry.name} is not what the load began with: piece {chunk.piece} differs",
                 cause="other data was given than to the run that is resumed",
-                hint="give the same input again, or undo the load: pgsweep load --rollback TABLE",
+                hint=f"give the same input again, or undo the load: {self._document.table.ways.rollback}",
             )
 
     def _put(self, chunk: Chunk | None) -> bool:

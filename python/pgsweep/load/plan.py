@@ -389,6 +389,8 @@ def _strategy(
     asked = options.max_rejects is not None or (options.jobs or 1) > 1
     if not asked and not dropping and size is not None and size <= _SMALL_BYTES:
         return True, "the files are small, and nothing is dropped"
+    if not catalog.table.may_undo:
+        return True, "this role may not remove rows of the table again"
     if not catalog.table.may_create and options.indexes != "drop":
         return True, "this role may not create a schema for the journal"
     return (

@@ -41,7 +41,7 @@ def write_rejects(document: LoadDocument, rejects: Sequence[Reject]) -> None:
         raise PgsweepError(
             f"cannot write `{path}`: {error.strerror}",
             cause="all rows are loaded; the refused records are kept in the journal",
-            hint="make room, then: pgsweep load --resume TABLE",
+            hint=f"make room, then: {document.table.ways.resume}",
         ) from error
 
 

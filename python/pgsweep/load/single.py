@@ -89,8 +89,9 @@ def load_in_one(
                 objects = journal_indexes(which_indexes(catalog, document.options, None))
                 work = _Work(control, document, catalog.columns, listener, stop)
             # Within the transaction: COPY FREEZE wants the table truncated by the same (sub)transaction.
-            if objects or document.target.freeze:
-                lock_now(control, table, "ACCESS EXCLUSIVE", note=listener.note)
+            if partition is None and (objects or document.target.freeze or table.may_lock):
+                mode = "ACCESS EXCLUSIVE" if objects or document.target.freeze else "ROW EXCLUSIVE"
+                lock_now(control, table, mode, note=listener.note)
                 check_as_planned(control, catalog)
             xid = current_xid(control)
             if document.target.freeze:
@@ -106,6 +107,8 @@ def load_in_one(
             listener.stage("copying")
             started = time.monotonic()
             work.run()
+            if partition is None and not table.may_lock:
+                check_as_planned(control, catalog)
             steps.append(LoadStep(what="copying", seconds=round(time.monotonic() - started, 3)))
             if objects:
                 listener.stage("making indexes")

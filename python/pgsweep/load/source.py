@@ -12,7 +12,9 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -20,6 +22,7 @@ import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import Format, LoadOptions
+from pgsweep.pg.load_ways import Ways
 from pgsweep.plain import shell_word
 
 BLOCK_BYTES: Final = 1 << 20
@@ -59,7 +62,22 @@ class ChangedFile(InputError):
     """A file is not as it was when the load began."""
 
 
-class Input(msgspec.Struct, frozen=True):
+@dataclass
+class Once:
+    """Of an input that can be read once only (standard input, a pipe): what is open, and what was read of it.
+
+    Attributes:
+        raw: the file.
+        file: what decompresses it.
+        read: bytes that were looked at before the load began.
+    """
+
+    raw: IO[bytes] | None = None
+    file: Any = None
+    read: bytes | None = None
+
+
+class Input(msgspec.Struct, frozen=True, dict=True):
     """One input file.
 
     Attributes:
@@ -79,6 +97,11 @@ class Input(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """The name for messages."""
         return "standard input" if self.path == STDIN else self.path
+
+    @cached_property
+    def once(self) -> Once | None:
+        """What is open of it; None where it can be opened again. No part of its text in a journal."""
+        return Once() if self.identity is None else None
 
 
 def find_inputs(names: Sequence[str], options: LoadOptions) -> list[Input]:
@@ -194,11 +217,11 @@ def _identity(status: os.stat_result) -> tuple[int, int, int] | None:
     return (status.st_size, status.st_mtime_ns, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
-def check_unchanged(entry: Input, *, resuming: bool = False) -> None:
+def check_unchanged(entry: Input, *, begun: Ways | None = None) -> None:
     """Refuse a file that is not as it was when the load began.
 
     Args:
-        resuming: an earlier run has begun the load, and it stays begun.
+        begun: the commands of a load that an earlier run has begun, and that stays begun.
 
     Raises:
         ChangedFile: it has grown, was written to, or was replaced.
@@ -213,13 +236,13 @@ def check_unchanged(entry: Input, *, resuming: bool = False) -> None:
     if now == entry.identity:
         return
     message = f"`{entry.path}` has changed since the load began: {_difference(entry.identity, now)}"
-    if not resuming:
+    if begun is None:
         raise ChangedFile(
             message,
             cause="it is still being written, or another file has its name",
             hint="wait until it is whole, then load it again",
         )
-    hint = "undo the load: pgsweep load --rollback TABLE; then load the file again"
+    hint = f"undo the load: {begun.rollback}; then load the file again"
     if now is not None and (now[0], now[2]) == (entry.identity[0], entry.identity[2]):
         hint = (
             "if its content is the same, give it its old time: touch -d "
@@ -251,13 +274,6 @@ def _time(nanoseconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
 
 
-_streams: dict[str, tuple[IO[bytes], Any]] = {}
-"""Inputs that can be read once only (standard input, pipes), open: the raw file, and what decompresses it."""
-
-_looked_at: dict[str, bytes] = {}
-"""The bytes that were read from them before the load began."""
-
-
 class Reader:
     """The uncompressed bytes of an input; as a context manager."""
 
@@ -268,8 +284,9 @@ class Reader:
         self._ended = False
 
     def __enter__(self) -> Reader:
-        if self.entry.path in _streams:
-            self._raw, self._file = _streams[self.entry.path]
+        once = self.entry.once
+        if once is not None and once.raw is not None:
+            self._raw, self._file = once.raw, once.file
             return self
         if self.entry.path == STDIN:
             self._raw = sys.stdin.buffer
@@ -289,17 +306,17 @@ class Reader:
                 self._file = pa.CompressedInputStream(pa.PythonFile(self._raw, "r"), "zstd")
             case _:
                 self._file = self._raw
-        if self.entry.identity is None:
-            _streams[self.entry.path] = self._raw, self._file
+        if once is not None:
+            once.raw, once.file = self._raw, self._file
         return self
 
     def __exit__(self, *_: object) -> None:
-        path, once = self.entry.path, self.entry.identity is None
-        if self._raw is None or path == STDIN or (once and (not self._ended or path in _looked_at)):
-            return
-        # Another load of this process may be given another pipe of this name.
-        _streams.pop(path, None)
-        self._raw.close()
+        once = self.entry.once
+        if once is None and self._raw is not None:
+            self._raw.close()
+        elif once is not None and self._ended and once.read is None and self.entry.path != STDIN:
+            assert once.raw is not None
+            once.raw.close()
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; none at the end.
@@ -307,8 +324,10 @@ class Reader:
         Raises:
             InputError: the file is damaged or cut short.
         """
-        if self.entry.path in _looked_at:
-            return _looked_at.pop(self.entry.path)
+        once = self.entry.once
+        if once is not None and once.read is not None:
+            looked_at, once.read = once.read, None
+            return looked_at
         parts: list[bytes] = []
         left = size
         try:
@@ -325,7 +344,8 @@ class Reader:
 
     def keep(self, data: bytes) -> None:
         """Keep what was read, for the next reader of an input that can be read once only."""
-        _looked_at[self.entry.path] = data
+        assert self.entry.once is not None
+        self.entry.once.read = data
 
     def _damaged(self, why: str) -> InputError:
         return InputError(

@@ -15,6 +15,7 @@ import msgspec
 import psycopg
 
 from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.pg.load_ways import Ways
 from pgsweep.pg.queries import load
 
 
@@ -30,6 +31,8 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     owned: bool
     may_insert: bool
+    may_lock: bool
+    may_undo: bool
     may_create: bool
     row_security: bool
     is_partition: bool
@@ -52,6 +55,11 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     maintenance_workers: int
     superuser: bool
     owner_superuser: bool
+
+    @property
+    def ways(self) -> Ways:
+        """The commands that end a load of it."""
+        return Ways(self.quoted)
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):

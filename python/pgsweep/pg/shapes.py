@@ -143,8 +143,8 @@ _SHAPES: Final = {
     "load_same": "one: bool",
     "load_unreadable": "count text",
     "load_samples": "text",
-    "load_table": "few: oid bytes bytes bytes text text bytes bool bool bool bool bool bool bool bool text"
-    " count count count count bool bool bool text count count text text count bool bool",
+    "load_table": "few: oid bytes bytes bytes text text bytes bool bool bool bool bool bool bool bool bool"
+    " bool text count count count count bool bool bool text count count text text count bool bool",
     "load_triggers": "bytes bytes text bool bytes bytes",
     "load_unfinished": "text oid text text",
     "load_wal": "one: int",
