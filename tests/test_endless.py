@@ -282,7 +282,7 @@ def test_a_handshake_by_the_byte_ends_with_the_connect_timeout() -> None:
         threading.Thread(target=drip, daemon=True).start()
         port = listener.getsockname()[1]
         began = time.monotonic()
-        with pytest.raises(ConnectionFailed, match="timeout"):
+        with pytest.raises(ConnectionFailed, match="began no session"):
             connect(f"host=127.0.0.1 port={port} user=x dbname=x sslmode=require connect_timeout=2")
         assert time.monotonic() - began < 10
 

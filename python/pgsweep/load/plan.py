@@ -40,6 +40,7 @@ from pgsweep.load.rows import json_columns, parquet_columns
 from pgsweep.load.source import Input
 from pgsweep.load.split import read_first
 from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, unlogged_choice
+from pgsweep.pg.backends import fewer_note, spared_connections
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts, hindering
@@ -174,7 +175,7 @@ def prepare(
                 reason=f"the table is truncated in the same transaction{without_wal(table.wal_level)}",
             )
         )
-    jobs, measure, why = _jobs(options, inputs, single=single, size=size, stray=stray)
+    jobs, measure, why = _jobs(connection, options, inputs, single=single, size=size, stray=stray)
     choices.append(
         LoadChoice(
             what="sessions", choice=f"1 or {jobs}, measured on a sample" if measure else str(jobs), reason=why
@@ -447,7 +448,13 @@ def _freezes(catalog: Catalog, options: LoadOptions, *, single: bool, dropping: 
 
 
 def _jobs(
-    options: LoadOptions, inputs: Sequence[Input], *, single: bool, size: int | None, stray: str | None
+    connection: Connection,
+    options: LoadOptions,
+    inputs: Sequence[Input],
+    *,
+    single: bool,
+    size: int | None,
+    stray: str | None,
 ) -> tuple[int, bool, str]:
     """Return the sessions, whether to measure first, and why."""
     if single:
@@ -458,13 +465,14 @@ def _jobs(
         return 1, False, "the quoting of the file is not strict"
     if inputs[0].format == "binary":
         return 1, False, "in COPY's binary format records cannot be found without reading all fields"
+    wanted = options.jobs or max(1, min(_MOST_JOBS, os.cpu_count() or 1))
+    many = spared_connections(connection, wanted)
     if options.jobs is not None:
-        return options.jobs, False, "as asked"
-    many = max(1, min(_MOST_JOBS, os.cpu_count() or 1))
+        return many, False, "as asked" if many == wanted else fewer_note(many, wanted)
     if size is not None and size < _MEASURED_FROM_BYTES:
         return 1, False, "the files are too small to gain from more"
     if many == 1:
-        return 1, False, "this machine has one processor"
+        return 1, False, "this machine has one processor" if wanted == 1 else fewer_note(many, wanted)
     return many, inputs[0].identity is not None, "more are used only where a sample is faster with them"
 
 
@@ -541,6 +549,11 @@ def _given_up(objects: Sequence[JournalObject], *, single: bool) -> list[str]:
     if any(entry.stage == 0 for entry in objects):
         lines.append(
             "queries that use a dropped index read the whole table; duplicates are found at the end only"
+        )
+    if any(entry.definition.startswith("CREATE UNIQUE INDEX") for entry in objects):
+        lines.append(
+            "INSERT ... ON CONFLICT that names a dropped unique index fails; so does GROUP BY that relies "
+            "on a dropped primary key"
         )
     if any(entry.stage == 2 for entry in objects):
         lines.append("foreign keys that are dropped are not checked until the end, for other sessions either")

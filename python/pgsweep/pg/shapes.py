@@ -106,6 +106,7 @@ _SHAPES: Final = {
     "evict": "one: count count",
     "extension": "one: text? text? text? bool",
     "extension_trust": "few: bytes? bool bytes bytes bool",
+    "free_connections": "one: count",
     "history_claim": "one: bool pid? text?",
     "history_owner": "one: bool bool bytes",
     "history_size": "one: count",

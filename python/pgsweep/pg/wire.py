@@ -18,9 +18,10 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 import time
-from collections.abc import Generator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -93,9 +94,45 @@ class Limits:
     steady: bool = True
 
 
+class Turns:
+    """Answers that are waited for, and whether others may begin."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._held = False
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Wait for an answer inside; first until others may begin."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held)
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def none(self, seconds: float) -> Iterator[None]:
+        """Let no other begin until the end of the body, and wait this long for those that are waited for."""
+        with self._changed:
+            self._held = True
+            self._changed.wait_for(lambda: not self._count, seconds)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held = False
+                self._changed.notify_all()
+
+
 class Wire:
     """What lies between one connection of libpq and its server."""
 
+    turns: ClassVar[Turns] = Turns()
     _hurry_until: ClassVar[float | None] = None
 
     def __init__(self) -> None:
@@ -121,6 +158,11 @@ class Wire:
 
     def __del__(self) -> None:
         self.close()
+
+    @property
+    def has_server(self) -> bool:
+        """Whether the server took the connection."""
+        return self._server is not None
 
     def close(self) -> None:
         """Send what libpq has written last, as far as the network takes it at once, and close the sockets."""
@@ -148,6 +190,10 @@ class Wire:
             TooLong, TooLarge: a limit was exceeded.
             psycopg.Error: what the generator raises.
         """
+        with self.turns.one():
+            return self._drive(work, limits, libpq)
+
+    def _drive(self, work: Generator[Any, Any, T], limits: Limits, libpq: pq.abc.PGconn | None) -> T:
         self._received = 0
         work_seconds = 0.0
         begun: float | None = None
