@@ -236,3 +236,14 @@ def test_times_before_the_year_1(conninfo: str, tmp_path: Path) -> None:
         "extract(epoch FROM zoned)::bigint FROM p ORDER BY id",
     )
     assert found == [(day, second, day, second) for day, second in zip(days, seconds, strict=True)]
+
+
+def test_escapes_of_the_text_format(conninfo: str, tmp_path: Path) -> None:
+    ask(conninfo, "CREATE TABLE esc (id int, us_er text)")
+    path = tmp_path / "x.tsv"
+    path.write_bytes(b"id\tout\tus_\\x65r\n1\tx\tb\\\n\n2\ty\tc\\\\\n3\tz\t\\056\n")
+    options = LoadOptions(header=True, leave_out=["out"], max_rejects=5)
+    outcome = load_files(conninfo, [str(path)], "esc", options, rejects=tmp_path / "bad").outcome
+    assert outcome is not None
+    assert (outcome.rows, outcome.rejected) == (3, 0)
+    assert ask(conninfo, "SELECT * FROM esc ORDER BY id") == [(1, "b\n"), (2, "c\\"), (3, ".")]

@@ -11,12 +11,10 @@ from typing import Final
 
 from pgsweep.load.options import Format, LoadOptions
 from pgsweep.load.source import Input, InputError
-from pgsweep.load.split import Chunk, codec_of, pairs_of, records_of
+from pgsweep.load.split import Chunk, codec_of, pairs_of, records_of, without_end
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import Reject
 from pgsweep.units import format_many
-
-_LINE_ENDS: Final = b"\r\n"
 
 
 class FieldCutter:
@@ -38,7 +36,7 @@ class FieldCutter:
 
     def fields(self, record: bytes) -> list[bytes]:
         """Return the fields of a record as they stand, without its line end."""
-        record = record.rstrip(_LINE_ENDS)
+        record = without_end(record)
         # The second byte of a character may look like a delimiter; then the place is what counts.
         masked = record if self._pair is None else self._pair.sub(b"aa", record)
         found, at = [], 0
@@ -71,7 +69,7 @@ def without_fields(
     kept = [place for place in range(count) if place not in left_out]
     for chunk in chunks:
         records = records_of(entry, options, chunk)
-        end = bytes([chunk.terminator]) if not records[0].endswith(b"\r\n") else _LINE_ENDS
+        end = bytes([chunk.terminator]) if not records[0].endswith(b"\r\n") else b"\r\n"
         rows, lines, sources, refused = [], [], [], []
         line, passed = chunk.first_line, 0
         for number in range(len(records)):

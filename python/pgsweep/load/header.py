@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from pgsweep.plain import shell_word
 from pgsweep.units import format_many
 
 _FIELD_MOST = 1 << 30
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 class Unclear(UsageError):
@@ -225,4 +227,12 @@ def _decoded(record: bytes, options: LoadOptions) -> str:
 
 
 def _unescaped(field: str) -> str:
-    return field.replace("\\t", "\t").replace("\\n", "\n").replace("\\\\", "\\")
+    """Return what a field of COPY's text format stands for (CopyReadAttributesText)."""
+
+    def meant(found: re.Match[str]) -> str:
+        digits, octal, sign = found.groups()
+        if digits or octal:
+            return chr(int(digits, 16) if digits else int(octal, 8) & 0xFF)
+        return _ESCAPES.get(str(sign), str(sign))
+
+    return re.sub(r"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|(.))", meant, field, flags=re.DOTALL)

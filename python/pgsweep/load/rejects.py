@@ -9,7 +9,7 @@ from pathlib import Path
 from pgsweep.errors import PgsweepError
 from pgsweep.files import write_whole
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.split import codec_of
+from pgsweep.load.split import codec_of, without_end
 from pgsweep.pg.load_journal import Reject
 
 
@@ -32,7 +32,7 @@ def write_rejects(document: LoadDocument, rejects: Sequence[Reject]) -> None:
     lines = [b"file,line,reason,record\n"]
     for reject in rejects:
         reason = reject.reason.encode(codec, "backslashreplace")
-        record = reject.record.rstrip(b"\r\n")
+        record = without_end(reject.record)
         fields = [os.fsencode(document.inputs[reject.file].path), b"%d" % reject.line, reason, record]
         lines.append(b",".join(map(_field, fields)) + b"\n")
     try:

@@ -188,7 +188,7 @@ def carry_out(
         except BaseException:
             # Nothing of the load is in the journal, unless the connection was lost.
             with suppress(DriverError, PgsweepError):
-                drop_empty_journal(control, schema)
+                drop_empty_journal(control)
             raise
         outcome = run.copy_and_finish(begin)
         return _result(control, prepared, outcome)
@@ -457,6 +457,8 @@ def _found(
         found = None if lost is None else _claimed(control, lost)
         oid = oid if found is None or lost is None else lost
     if found is None:
+        # A run that was killed before its load was in the journal has left that.
+        drop_empty_journal(control)
         for owner in begun_by_others(control, oid):
             raise UsageError(
                 f"no load of `{table}` by role {control.info.user} is unfinished",

@@ -329,6 +329,14 @@ def _checksum(parts: Sequence[bytes | memoryview]) -> int:
     return value
 
 
+def without_end(record: bytes) -> bytes:
+    """Return a record without its line end; one that is escaped belongs to its last field."""
+    for end in (b"\r\n", b"\n", b"\r"):
+        if record.endswith(end):
+            return record[: -len(end)]
+    return record
+
+
 def records_of(entry: Input, options: LoadOptions, chunk: Chunk) -> Records:
     """Return the records of a piece one by one."""
     data = b"".join(chunk.parts)

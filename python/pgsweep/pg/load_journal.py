@@ -542,9 +542,9 @@ def end_load(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
         _drop_empty(connection, schema)
 
 
-def drop_empty_journal(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Remove the journal where no load is in it."""
-    if schema in _usable(connection):
+def drop_empty_journal(connection: psycopg.Connection[Any]) -> None:
+    """Remove the role's journal where no load is in it."""
+    for schema in _usable(connection):
         with suppress(psycopg.errors.UndefinedTable), connection.transaction():
             connection.execute(_in(schema, "LOCK TABLE {schema}.load IN ACCESS EXCLUSIVE MODE"))
             _drop_empty(connection, schema)
