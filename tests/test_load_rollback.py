@@ -80,7 +80,7 @@ def test_a_load_that_cannot_be_rolled_back_can_be_ended(
             roll_back(conninfo, "t")
         assert "nothing was removed" in said(failed.value)
         assert "pgsweep load --resume public.t" in said(failed.value)
-        assert "pgsweep load --keep-as-is t --yes" in said(failed.value)
+        assert "pgsweep load --keep-as-is public.t --yes" in said(failed.value)
     assert count_of(conninfo) == there
     if then == "resume":
         outcome = outcome_of(resume(conninfo, "t"))
@@ -89,7 +89,7 @@ def test_a_load_that_cannot_be_rolled_back_can_be_ended(
         refused = run("load", "--keep-as-is", "t", "-d", conninfo)
         assert refused.returncode == 2
         assert "not all rows of this load were copied into `t`" in refused.stderr
-        assert "--keep-as-is t --yes" in refused.stderr
+        assert "--keep-as-is public.t --yes" in refused.stderr
         done = run("load", "--keep-as-is", "t", "--yes", "-d", conninfo)
         assert done.returncode == 0, done.stderr
         assert "kept as it is" in done.stdout
@@ -194,6 +194,6 @@ def test_a_refused_record_of_a_load_that_cannot_be_undone(conninfo: str, rows: P
     with pytest.raises(PgsweepError, match=rf"line {ROWS + 2}\b.*invalid input syntax") as failed:
         load_files(conninfo, [str(rows)], "t", DROP, listener=At(lambda: ask(conninfo, CHANGED)))
     assert "the load could not be rolled back: 1 of " in said(failed.value)
-    assert "pgsweep load --keep-as-is t --yes" in said(failed.value)
+    assert "pgsweep load --keep-as-is public.t --yes" in said(failed.value)
     assert outcome_of(keep_as_is(conninfo, "t", partly=True)).ended == "kept as it is"
     assert (facts_of(conninfo, "t"), leftovers(conninfo)) == (before, [])
