@@ -30,6 +30,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.load.crash import PGSWEEP, crash_cases, crashing_server
+from benchmarks.load.formats import compare_formats
 from benchmarks.samples import keep, provenance, refuse_debug_build
 from pgsweep._native import RecordSplitter
 from pgsweep.load.compare import compare_practices
@@ -225,7 +226,7 @@ def practices(rows: int, folder: Path) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(practice) for practice in result.practices]
 
 
-PARTS = ("splitter", "ways", "practices", "crashes")
+PARTS = ("splitter", "ways", "formats", "practices", "crashes")
 
 
 def measure(part: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -236,6 +237,12 @@ def measure(part: str, given: argparse.Namespace, folder: Path) -> dict[str, Any
         found = {"bytes_per_second": splitter_rates()}
     elif part == "ways":
         found = compare_ways(given.rows, given.rounds, given.most_seconds, folder)
+    elif part == "formats":
+        path = folder / "items.csv"
+        write_file(path, given.format_rows)
+        path.chmod(0o644)
+        folder.chmod(0o755)
+        found = compare_formats(path, given.format_rows, given.rounds, folder, SETTINGS)
     elif part == "practices":
         found = {"rows": given.sample_rows, "practices": practices(given.sample_rows, folder)}
     else:
@@ -268,6 +275,21 @@ def summary_of(parts: dict[str, Any], this_run: Sequence[str]) -> dict[str, Any]
             "ratio_to_limit": round(medians["limit"] / medians["pgsweep"], 3),
             "seconds": {name: round(value, 2) for name, value in medians.items()},
         }
+    if formats := parts.get("formats"):
+        medians = {name: statistics.median(values) for name, values in formats["seconds"].items()}
+        clean = medians["plain: none refused, --rejects"]
+        summary |= {
+            "format_rows": formats["rows"],
+            "ratio_to_copy_by_format": {
+                name: round(medians[f"{name.partition(':')[0]}: copy"] / value, 3)
+                for name, value in medians.items()
+                if name.rpartition(" ")[2] in ("csv", "tsv", "jsonl", "parquet")
+            },
+            "rejects_over_clean": {
+                name: round(value / clean, 3) for name, value in medians.items() if "refused by" in name
+            },
+            "peak_bytes": max(max(values) for values in formats["peak_bytes"].values()),
+        }
     if crashes := parts.get("crashes"):
         cases = crashes["cases"]
         summary |= {
@@ -291,6 +313,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; the others stay as they are")
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--format-rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--most-seconds", type=float, default=1080.0, help="for the rounds")
     parser.add_argument("--crashes", type=int, default=48)

@@ -206,6 +206,40 @@ def open_parquet(source: IO[bytes], columns: Collection[str]) -> tuple[parquet.P
     return file, costs
 
 
+def longest_text(source: IO[bytes], chunk: parquet.ColumnChunkMetaData) -> int:
+    """Return the bytes of the longest text in the dictionary of a column in one group of rows.
+
+    Any row may have that text, so it says what some rows may become.
+
+    Args:
+        source: the file.
+        chunk: the column's description there.
+
+    Raises:
+        TooMuch: the dictionary is not what the description says.
+    """
+    import pyarrow as pa
+
+    if not chunk.has_dictionary_page or chunk.dictionary_page_offset is None:
+        return 0
+    descriptor, at = source.fileno(), chunk.dictionary_page_offset
+    header, length = _header(descriptor, at, os.fstat(descriptor).st_size)
+    size = int(_required(header, _PAGE_DECOMPRESSED))
+    if not 0 <= size <= FREE_BYTES:
+        raise TooMuch(f"a dictionary in it has {format_bytes(size)}")
+    page = os.pread(descriptor, max(0, _required(header, _PAGE_COMPRESSED)), at + length)
+    codec = chunk.compression.lower()
+    try:
+        data = page if codec == "uncompressed" else pa.decompress(page, size, codec, asbytes=True)
+    except (pa.ArrowException, ValueError):
+        return size  # another way of compressing: it is not longer than all
+    longest = place = 0
+    while place + 4 <= len(data):
+        longest = max(longest, count := int.from_bytes(data[place : place + 4], "little"))
+        place += 4 + count
+    return longest
+
+
 def _widths(column: parquet.ColumnSchema) -> tuple[int, int]:
     """Return what a value takes in Arrow and NumPy: one that is in a dictionary, and one that is not."""
     if column.physical_type == "BYTE_ARRAY":

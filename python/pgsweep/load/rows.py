@@ -7,7 +7,7 @@ text of a number or of a string that looks like a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import IO, Final
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from pgsweep.decoded import TooMuch, longest_text
 from pgsweep.errors import UsageError
 from pgsweep.load.arrow_text import as_text, row_bytes
 from pgsweep.load.names import columns_for, named
@@ -31,6 +32,9 @@ _NULL: Final = b"null"
 _SAMPLE_LINES: Final = 1000
 _PARQUET_ROWS: Final = 50_000
 _PARQUET_BYTES: Final = 8 << 20
+_TEXT_BYTES: Final = 64 << 20
+_PREFIXED: Final = ("DELTA_BYTE_ARRAY",)
+"""Encodings in which a text is what the one before begins with, and some more."""
 
 
 def json_columns(entry: Input, head: Head, columns: Sequence[Column], options: LoadOptions) -> list[str]:
@@ -288,8 +292,6 @@ def parquet_chunks(
 ) -> Iterator[Chunk]:
     """Yield the rows of a Parquet file as pieces of CSV, each of so many rows as have few bytes of text.
 
-    Text that repeats is read as a dictionary, which a file of some bytes may have for gigabytes of text.
-
     Raises:
         InputError: it cannot be read, or a row is too long.
     """
@@ -297,9 +299,9 @@ def parquet_chunks(
     kinds = {column.name: column for column in columns}
     fields = [meant[name] for name in names]
     number, row = 0, 1
-    with _opened(entry, dictionaries=True) as file:
+    with _opened(entry) as file:
         try:
-            for batch in file.iter_batches(batch_size=_batch_rows(file), columns=fields):
+            for batch in file.iter_batches(batch_size=_batch_rows(entry, file, set(fields)), columns=fields):
                 ordered = batch.select(fields)
                 for begin, end in _ranges(entry, ordered, options, row):
                     part = ordered.slice(begin, end - begin)
@@ -313,15 +315,35 @@ def parquet_chunks(
                     yield Chunk(entry.number, number, [data], len(rows), len(data), row, lines=rows)
                     row += part.num_rows
                     number += 1
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, TooMuch, OSError) as error:
             raise InputError(f"{entry.name} cannot be read to its end: {error}") from error
 
 
-def _batch_rows(file: pq.ParquetFile) -> int:
-    """Return how many rows are read at once: by their length as the file says it, without dictionaries."""
+def _batch_rows(entry: Input, file: pq.ParquetFile, wanted: set[str]) -> int:
+    """Return how many rows are read at once: by what they take in the file, and what they may become.
+
+    A text that stands once in a dictionary may be the one of every row.
+    """
     groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
     widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
-    return max(1, min(_PARQUET_ROWS, int(_PARQUET_BYTES / max(1.0, widest))))
+    longest = 1
+    with open(entry.path, "rb") as source:  # noqa: PTH123
+        for group in groups:
+            chunks = [group.column(at) for at in range(group.num_columns)]
+            texts = [chunk for chunk in chunks if _is_text(chunk) and _name(chunk) in wanted]
+            longest = max(longest, sum(_longest(source, chunk) for chunk in texts))
+    return max(1, min(_PARQUET_ROWS, int(_PARQUET_BYTES / max(1.0, widest)), _TEXT_BYTES // longest))
+
+
+def _name(chunk: pq.ColumnChunkMetaData) -> str:
+    return str(chunk.path_in_schema).partition(".")[0]
+
+
+def _longest(source: IO[bytes], chunk: pq.ColumnChunkMetaData) -> int:
+    """Return the longest text that a row may have where it is not as long in the file."""
+    if any(encoding in _PREFIXED for encoding in chunk.encodings):
+        return int(chunk.total_uncompressed_size)
+    return longest_text(source, chunk)
 
 
 def _ranges(
@@ -364,22 +386,22 @@ def _column(entry: Input, column: pa.Array, target: Column) -> pa.Array:
         ) from error
 
 
-def _opened(entry: Input, *, dictionaries: bool = False) -> pq.ParquetFile:
-    """Return the file, open.
-
-    Args:
-        dictionaries: text that is stored as a dictionary is read as one.
-    """
+def _opened(entry: Input) -> pq.ParquetFile:
+    """Return the file, open. Texts in lists stay a dictionary: how many a row has is not known before."""
     try:
-        file = pq.ParquetFile(entry.path)
-        if not dictionaries:
-            return file
-        schema = file.metadata.schema
-        there = [schema.column(at) for at in range(file.metadata.num_columns)]
-        texts = [column.path for column in there if column.physical_type == "BYTE_ARRAY"]
-        file.close()
-        return pq.ParquetFile(entry.path, read_dictionary=texts, pre_buffer=False, buffer_size=BLOCK_BYTES)
+        with pq.ParquetFile(entry.path) as file:
+            metadata = file.metadata
+        schema = metadata.schema
+        there = [schema.column(at) for at in range(metadata.num_columns)]
+        texts = [column.path for column in there if _is_text(column) and column.max_repetition_level > 0]
+        return pq.ParquetFile(
+            entry.path, metadata=metadata, read_dictionary=texts, pre_buffer=False, buffer_size=BLOCK_BYTES
+        )
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"`{entry.path}` is not a Parquet file, or is cut short: {error}", hint="get it again"
         ) from error
+
+
+def _is_text(column: pq.ColumnSchema | pq.ColumnChunkMetaData) -> bool:
+    return bool(column.physical_type == "BYTE_ARRAY")
