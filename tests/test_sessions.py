@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -189,6 +190,40 @@ def test_a_login_trigger_finds_its_tables_and_may_write(wheel18: Cluster) -> Non
     finally:
         with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
             owner.execute("DROP DATABASE logged WITH (FORCE)")
+
+
+def test_a_role_that_may_have_one_session_has_no_second_one_where_none_is_needed(
+    server: Cluster, tmp_path: Path
+) -> None:
+    table = "one_session"
+    with psycopg.connect(server.conninfo(), autocommit=True) as owner:
+        owner.execute("CREATE ROLE narrow LOGIN CONNECTION LIMIT 1; GRANT pg_monitor TO narrow")
+        owner.execute(f"CREATE TABLE public.{table} AS SELECT generate_series(1, 1000) AS id".encode())
+        owner.execute(f"GRANT SELECT ON public.{table} TO narrow".encode())
+
+        def tried(*words: str) -> subprocess.CompletedProcess[str]:
+            # The session of the command before ends a little after the command.
+            mine = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'narrow'"
+            wait_until(lambda: owner.execute(mine).fetchone() == (0,))
+            return run(*words, make_conninfo(server.conninfo(), user="narrow"), cwd=tmp_path)
+
+        try:
+            for command in (
+                ["doctor"], ["cache"], ["memory"], ["top", "--once"], ["warm", "plan"],
+                ["warm", "save", "x.heat", "-d"],
+                ["warm", "keep", f"public.{table}", "--budget", "1MB", "--for", "0.1s", "-d"],
+                ["record", "--source", "sql", "--for", "1s", "-o", "x.evidence", "-d"],
+            ):  # fmt: skip
+                done = tried(*command)
+                assert done.returncode == 0, (command, done.stdout, done.stderr)
+            # What needs another session says so, and how else.
+            done = tried("warm", "keep", table, "--budget", "1MB", "--for", "0.1s", "-d")
+            assert done.returncode == 3
+            said = " ".join(done.stderr.split())
+            assert "pgsweep may need two" in said
+            assert "write the name with its schema" in said
+        finally:
+            owner.execute(f"DROP TABLE public.{table}; DROP OWNED BY narrow; DROP ROLE narrow".encode())
 
 
 def test_a_name_needs_no_path_of_the_session(server: Cluster) -> None:

@@ -148,9 +148,6 @@ class CheckedCursor(psycopg.Cursor[Any]):
         return rows
 
     def __next__(self) -> Any:
-        if self._checked is None:
-            with decoded(self.connection):
-                return super().__next__()
         row = self.fetchone()
         if row is None:
             raise StopIteration

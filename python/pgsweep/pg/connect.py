@@ -197,7 +197,7 @@ def read_user_path(connection: Connection) -> str:
     if connection.user_path is None:
         wanted = session_settings(inspection=True)
         del wanted["search_path"]
-        with closing(_settled(_same_server(connection), wanted)) as session, explained():
+        with closing(_settled(parse_conninfo(same_server(connection)), wanted)) as session, explained():
             row = session.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
         connection.user_path = "" if row is None else str(row[0])
     return connection.user_path
@@ -297,27 +297,20 @@ def startup_options(settings: Mapping[str, str]) -> str:
     return " ".join("-c " + re.sub(r"([\\\s])", r"\\\1", word) for word in words)
 
 
-def enter(connection: Connection, conninfo: str, database: str) -> Connection:
+def enter(connection: Connection, database: str) -> Connection:
     """Connect to another database of a session's very server, as the same role.
-
-    Args:
-        connection: its server is connected to, where conninfo names several or the environment decides.
-        conninfo: of that session.
-        database: by its name.
 
     Raises:
         ConnectionFailed, MissingAbility: as `connect`.
     """
-    info = connection.info
-    parts = {**parse_conninfo(conninfo), "host": info.host, "port": str(info.port)}
-    parts.pop("hostaddr", None)
-    if info.hostaddr and not info.host.startswith("/"):
-        parts["hostaddr"] = info.hostaddr
-    return connect(make_conninfo("", **parts), database=database)
+    return connect(same_server(connection), database=database)
 
 
-def _same_server(connection: Connection) -> dict[str, str]:
-    """Return the parameters of another session like this one, with the very server that it reached."""
+def same_server(connection: Connection) -> str:
+    """Return the connection string of another session like this one, with the very server that it reached.
+
+    Where several hosts were named, or the environment decides, another connection may reach another one.
+    """
     info = connection.info
     parts = {**parse_conninfo(info.dsn), "host": info.host, "port": str(info.port)}
     parts.pop("hostaddr", None)
@@ -326,7 +319,7 @@ def _same_server(connection: Connection) -> dict[str, str]:
     if info.password:
         parts["password"] = info.password
     assert isinstance(connection, Session)
-    return {**parts, "options": connection.given_options}
+    return make_conninfo("", **{**parts, "options": connection.given_options})
 
 
 def setting_statement(**settings: str) -> sql.Composed:
