@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,9 +13,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgsweep.errors import ConnectionFailed
+from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.pg import connect as connecting
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect, read_user_path, set_for_session, setting_statement
+from pgsweep.pg.connect import connect, read_user_path, session_settings, set_for_session, setting_statement
 from pgsweep.pg.userpath import resolve_relation
 from tests.fix_cli import run
 from tests.fix_process import wait_until
@@ -190,6 +192,40 @@ def test_a_login_trigger_finds_its_tables_and_may_write(wheel18: Cluster) -> Non
     finally:
         with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
             owner.execute("DROP DATABASE logged WITH (FORCE)")
+
+
+def test_a_login_trigger_that_sets_our_settings_is_named(wheel18: Cluster) -> None:
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
+        owner.execute("CREATE DATABASE set_at_login")
+    target = wheel18.conninfo("set_at_login")
+    try:
+        with psycopg.connect(target, autocommit=True) as owner:
+            owner.execute(
+                "CREATE FUNCTION public.log_in() RETURNS event_trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN SET search_path = public; END $$"
+            )
+            owner.execute('CREATE EVENT TRIGGER "at login" ON login EXECUTE FUNCTION public.log_in()')
+        with pytest.raises(MissingAbility) as refusal:
+            connect(target)
+        assert "login event trigger" in refusal.value.message
+        assert "search_path" in refusal.value.message
+        said = f"{refusal.value.cause} {refusal.value.hint}"
+        assert "pooler" not in said
+        assert """psql -d set_at_login -c 'ALTER EVENT TRIGGER "at login" DISABLE'""" in said
+        assert "event_triggers=off" in said
+        with connect(make_conninfo(target, options="-c event_triggers=off")) as session:
+            assert session.execute("SHOW search_path").fetchone() == ("pg_catalog",)
+    finally:
+        with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
+            owner.execute("DROP DATABASE set_at_login WITH (FORCE)")
+
+
+def test_no_query_reads_a_setting_that_every_session_sets() -> None:
+    ours = "|".join(session_settings(inspection=True))
+    folder = Path(connecting.__file__).parent / "queries"
+    found = [path.name for path in folder.glob("*.sql") if re.search(rf"'({ours})'", path.read_text(), re.I)]
+    assert found == []
+    assert list(folder.glob("settings_*.sql"))
 
 
 def test_a_role_that_may_have_one_session_has_no_second_one_where_none_is_needed(

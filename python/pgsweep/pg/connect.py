@@ -25,6 +25,7 @@ from pgsweep.pg.failures import connection_lost
 from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.refusals import explained, refused, translate
 from pgsweep.pg.wire import add_limits
+from pgsweep.plain import decode_name, shell_word, sql_identifier
 from pgsweep.versions import OLDEST_MAJOR
 
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -98,14 +99,15 @@ _INSPECTION: Final = {
     "tcp_keepalives_interval": "10",
     "default_transaction_read_only": "on",
     "jit": "off",
-    "max_parallel_workers_per_gather": "0",
+    # No parallel plan is the cheapest. Evidence has the server's own settings: what it holds is not set here.
+    "parallel_setup_cost": "1e+10",
     # Where PGDATESTYLE or PGTZ are set, libpq sends them too, and they go before these two.
     "DateStyle": "ISO",
     "TimeZone": "UTC",
 }
 """Settings of a session that only reads."""
 
-_NEWER: Final = {"transaction_timeout": "0", "restrict_nonsystem_relation_kind": ""}
+NEWER: Final = {"transaction_timeout": "0", "restrict_nonsystem_relation_kind": ""}
 """Settings that not every version has: since 17, and since the minor releases of August 2024. They are in the
 startup packet only where a role or a database has set them: a server refuses one that it does not know."""
 
@@ -118,6 +120,16 @@ _SHOWN_AS_SET: Final = (
 """Settings that the first statement reads, as samples of all. The server shows them as written here."""
 
 _TRANSACTION_TIMEOUT_SINCE: Final = 170000
+_LOGIN_TRIGGERS_SINCE: Final = 170000
+
+_LOGIN_TRIGGERS: Final = """\
+SELECT pg_catalog.convert_to(t.evtname::pg_catalog.text, pg_catalog.getdatabaseencoding())
+FROM pg_catalog.pg_event_trigger AS t
+WHERE t.evtevent OPERATOR(pg_catalog.=) 'login' AND t.evtenabled OPERATOR(pg_catalog.<>) 'D'
+  AND EXISTS (SELECT FROM pg_catalog.pg_settings AS s
+              WHERE s.name OPERATOR(pg_catalog.=) ANY (%s) AND s.source OPERATOR(pg_catalog.=) 'session')
+ORDER BY t.evtname"""
+"""Login event triggers, where one of these settings was set in the session."""
 
 _READ_ONLY: Final = "default_transaction_read_only"
 
@@ -125,7 +137,7 @@ _HOSTS_BY_READ_ONLY: Final = {"read-write", "read-only"}
 """Values of target_session_attrs by which libpq chooses a host by its `_READ_ONLY`: in the startup packet,
 ours would make a standby of every primary."""
 
-_LEFT_TO_LOGIN: Final = ("search_path", _READ_ONLY)
+LEFT_TO_LOGIN: Final = ("search_path", _READ_ONLY)
 """What a login event trigger (since 17) may rely on: its tables' schema, and that it may write."""
 
 _REFUSES_OPTIONS: Final = r"startup parameter|command-line options"
@@ -214,7 +226,7 @@ def _settled(parameters: Mapping[str, str], wanted: Mapping[str, str]) -> Sessio
     try:
         connection = _opened(parameters, _without(wanted, left))
     except ConnectionFailed as refusal:
-        left = left | (set(_LEFT_TO_LOGIN) & wanted.keys())
+        left = left | (set(LEFT_TO_LOGIN) & wanted.keys())
         # With a cause it is another refusal than a trigger's, and would come again.
         if refusal.cause is not None or not refusal.by_server or not left:
             raise
@@ -284,7 +296,7 @@ def first_statement(checked: Sequence[str] = _SHOWN_AS_SET) -> sql.Composed:
         checked: settings of the startup packet to read.
     """
     shown = [sql.SQL("pg_catalog.current_setting({})").format(name) for name in checked]
-    shown += [sql.SQL("pg_catalog.current_setting({}, true)").format(name) for name in _NEWER]
+    shown += [sql.SQL("pg_catalog.current_setting({}, true)").format(name) for name in NEWER]
     return sql.SQL("SELECT pg_catalog.pg_backend_pid(), session_user, current_user, {}").format(
         sql.SQL(", ").join(shown)
     )
@@ -416,18 +428,19 @@ def _check_session(
         ended = connection.broken or isinstance(error, sqlstates.TransactionTimeout)
         if again or not ended or version_num < _TRANSACTION_TIMEOUT_SINCE:
             raise translate(error) from error
-        return dict(_NEWER)
+        return dict(NEWER)
     if row is None or row[0] != connection.info.backend_pid:
         raise _pooler()
     _, session_user, current_user, *values = row
-    if values[: len(checked)] != [wanted[name] for name in checked]:
-        raise _not_in_force()
+    others = [name for name, value in zip(checked, values, strict=False) if value != wanted[name]]
+    if others:
+        raise _set_at_login(connection, others) or _not_in_force()
     if later:
         set_for_session(connection, **later)
     if session_user != current_user:
         _check_role(connection)
-    shown = zip(_NEWER, values[len(checked) :], strict=True)
-    newer = {name: _NEWER[name] for name, value in shown if value not in {None, _NEWER[name]}}
+    shown = zip(NEWER, values[len(checked) :], strict=True)
+    newer = {name: NEWER[name] for name, value in shown if value not in {None, NEWER[name]}}
     if newer and again:
         raise _not_in_force()
     return newer
@@ -443,6 +456,25 @@ def _pooler() -> MissingAbility:
         cause="a pooler may give each statement another session of the server; pgsweep needs one of "
         "its own, for its search_path, its timeouts and the counters of its own work",
         hint="connect to the server itself: -h HOST -p PORT as in the pooler's configuration",
+    )
+
+
+def _set_at_login(connection: Session, names: Sequence[str]) -> MissingAbility | None:
+    """Return the refusal of a session for which a login event trigger has set these settings, if one has."""
+    if connection.info.server_version < _LOGIN_TRIGGERS_SINCE:
+        return None
+    with explained():
+        triggers = [decode_name(name) for (name,) in connection.execute(_LOGIN_TRIGGERS, [list(names)])]
+    if not triggers:
+        return None
+    shown = ", ".join(sql_identifier(name) for name in triggers)
+    statements = "; ".join(f"ALTER EVENT TRIGGER {sql_identifier(name)} DISABLE" for name in triggers)
+    return MissingAbility(
+        f"a login event trigger of database `{connection.info.dbname}` sets {', '.join(names)}",
+        cause=f"{shown} sets it for the session, after what the connection asked for; pgsweep needs its own",
+        hint="as a superuser leave the triggers out: PGOPTIONS='-c event_triggers=off' pgsweep ..., or "
+        f"psql -d {shell_word(connection.info.dbname)} -c {shell_word(statements)}; or connect to another "
+        "database: -d NAME",
     )
 
 
