@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.pg import connect as connecting
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect, read_user_path, session_settings, set_for_session, setting_statement
+from pgsweep.pg.conninfo import place_of
 from pgsweep.pg.userpath import resolve_relation
 from tests.fix_cli import run
 from tests.fix_process import wait_until
@@ -192,6 +194,29 @@ def test_a_login_trigger_finds_its_tables_and_may_write(wheel18: Cluster) -> Non
     finally:
         with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
             owner.execute("DROP DATABASE logged WITH (FORCE)")
+
+
+def test_of_several_hosts_all_sessions_go_to_the_one_that_was_reached(
+    server: Cluster, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    second.symlink_to(server.socket_directory)
+    hosts = f"{first},{second}"
+    target = make_conninfo(server.conninfo(), host=hosts, port="5432,5432")
+    assert hosts in place_of(target)
+    connect(target).close()
+    assert place_of(target) == f"{second}, port 5432"
+    # The other one is there again.
+    first.symlink_to(server.socket_directory)
+    with connect(target) as session:
+        assert session.info.host == str(second)
+    # Until the one that was reached has gone.
+    second.unlink()
+    with connect(target) as session:
+        assert session.info.host == str(first)
+    assert place_of(target) == f"{first}, port 5432"
+    done = run("cache", "--source", "sql", "--json", target)
+    assert json.loads(done.stdout)["provenance"]["subject"]["server"] == f"{first}, port 5432"
 
 
 def test_a_login_trigger_that_sets_our_settings_is_named(wheel18: Cluster) -> None:

@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.pg import open_sessions
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, as_sockets, decoded
-from pgsweep.pg.conninfo import parameter_of, parse_conninfo
+from pgsweep.pg.conninfo import at_reached, note_reached, parameter_of, parse_conninfo
 from pgsweep.pg.failures import connection_lost
 from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.refusals import explained, refused, translate
@@ -254,7 +254,21 @@ def _without(settings: Mapping[str, str], names: Set[str]) -> dict[str, str]:
 
 
 def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Session:
-    """Return a connection that has sent nothing but its startup packet."""
+    """Return a connection that has sent nothing but its startup packet.
+
+    Where several hosts are named it goes to the one that a session of this process has reached already: what
+    sessions of one command do is meant for one server. Where that one has gone, it is looked for again.
+    """
+    place = at_reached(parameters)
+    if place != parameters:
+        with suppress(ConnectionFailed):
+            return _opened_at(place, settings)
+    connection = _opened_at(parameters, settings)
+    note_reached(parameters, connection.info)
+    return connection
+
+
+def _opened_at(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Session:
     parameters = dict(parameters)
     add_limits(parameters)
     parameters.setdefault("fallback_application_name", "pgsweep")
