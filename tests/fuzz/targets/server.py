@@ -42,6 +42,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("warm", "plan", "--every-database", "--json"),
     ("warm", "save", "{workdir}/x.heat"),
     ("footprint", "SELECT count(*) FROM t"),
+    ("advise", "--source", "sql", "--for", "0.3s"),
 )
 INPUT = struct.Struct("<IHBB")
 _RATES = (0.0, 0.001, 0.004, 0.02, 0.1)
@@ -74,7 +75,7 @@ def run_command(command: tuple[str, ...], plan: Plan, workdir: Path) -> str:
     proxy.plan = plan
     words = [word.format(workdir=workdir) for word in command]
     try:
-        with _silent(), _impatient():
+        with _silent(), _impatient(), contextlib.chdir(workdir):
             application.main(
                 [*words, conninfo], "pgsweep", standalone_mode=False, obj=Settings(arguments=words)
             )
