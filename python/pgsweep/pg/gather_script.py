@@ -72,12 +72,10 @@ _SCRIPT_SETTINGS: Final = {
     "DateStyle": "ISO, MDY",
     "bytea_output": "hex",
     "plan_cache_mode": "force_generic_plan",
+    "work_mem": f"{WORK_MEMORY_LIMIT_BYTES >> 10}kB",
 }
-"""Settings of the script's session besides those of every session that only reads."""
-
-_SCRIPT_LATER: Final = {"work_mem": f"{WORK_MEMORY_LIMIT_BYTES >> 10}kB"}
-"""Set in the session, so that the server's own is still known. A limit of memory is not memory: a snapshot
-takes what it needs, and the server writes no temporary file."""
+"""Settings of the script's session besides those of every session that only reads. A limit of memory is not
+memory: a snapshot takes what it needs, and the server writes no temporary file."""
 
 _SAMPLES: Final = ("lock_timeout", "default_transaction_isolation", "plan_cache_mode")
 """Settings by which a pooler that ignores those of the connection is found: psql knows no process."""
@@ -185,12 +183,13 @@ def _number(value: float) -> str:
 
 
 def _session_parts() -> dict[str, str]:
-    """Return how the session gets its settings: in the startup packet, those of newer servers, and later."""
+    """Return how the session gets its settings: in the startup packet, or some of them later."""
     settings = session_settings(inspection=True) | _SCRIPT_SETTINGS
-    later = {name: settings.pop(name) for name in LEFT_TO_LOGIN} | _SCRIPT_LATER
+    later = {name: settings.pop(name) for name in LEFT_TO_LOGIN}
     same = "pg_catalog.current_setting({}) OPERATOR(pg_catalog.=) {}"
     return {
         "options": startup_options(settings),
+        "left": startup_options(later),
         "newer": ", ".join(sql.SQL("({}, {})").format(*each).as_string(None) for each in NEWER.items()),
         "in_force": " AND ".join(
             sql.SQL(same).format(name, settings[name]).as_string(None) for name in _SAMPLES
