@@ -11,7 +11,7 @@ and with less than 500 MB of memory used:
   700,000 relations, which libpq keeps in four times as much memory. A snapshot of pg_buffercache has 12 bytes
   a buffer, so its limit grows with the pool, up to an eighth of this machine's memory.
 - In time: connecting takes as long as connect_timeout says, the set-up of a session 20 s, and a statement
-  5 s longer than the server's own limit of 60 s, which the server ends on a busy host. An endless answer is
+  5 s longer than the server's own limit of 50 s, which the server ends on a busy host. An endless answer is
   noticed earlier, by what arrives (wire.py). A session that loads, or runs a statement of the user's, has
   limits of its own, or none on time, and the same ones on bytes.
 """

@@ -66,7 +66,7 @@ class Session(CheckedConnection):
 OLDEST_VERSION_NUM = OLDEST_MAJOR * 10000
 
 _SETUP_SECONDS = 20.0
-_STATEMENT_TIMEOUT_SECONDS = 60.0
+_STATEMENT_TIMEOUT_SECONDS = 50.0
 
 _ALWAYS: Final = {
     "search_path": "pg_catalog",
@@ -163,7 +163,7 @@ def connect(
         conninfo: as `build_conninfo` returns it; empty means libpq's environment.
         database: instead of the one that conninfo names, which it need not name.
         inspection: whether the session only reads: it is then read-only by default, gives up a statement
-            after 60 s and a lock after 2 s, may be idle for as long as it likes, has dates in ISO style, and
+            after 50 s and a lock after 2 s, may be idle for as long as it likes, has dates in ISO style, and
             runs no JIT compilation or parallel workers of its own.
         settings: others for this session, by name; of those that every version since 14 has.
 
