@@ -22,6 +22,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgsweep.pg import unanswered
 from pgsweep.pg.bindir import inspect_bindir, installed_servers
 from pgsweep.pg.cluster import Cluster
 
@@ -51,6 +52,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--packaging", action="store_true", help="build and start the container image, which takes minutes"
     )
+
+
+@pytest.fixture(autouse=True)
+def no_server_hung_before() -> None:
+    """Ask a server that another test has had hang: each test is a user of its own."""
+    unanswered._given_up.clear()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

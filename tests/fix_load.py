@@ -345,3 +345,9 @@ def count_of(conninfo: str) -> int:
 def said(error: PgsweepError) -> str:
     """Return all of an error."""
     return f"{error.message}\n{error.cause}\n{error.hint}"
+
+
+def refused(path: Path, encoding: str = "utf-8") -> list[tuple[int, str]]:
+    """Return line and record of each refused record in the file for them."""
+    with path.open(newline="", encoding=encoding) as file:
+        return [(int(row["line"]), row["record"]) for row in csv.DictReader(file)]

@@ -232,11 +232,11 @@ def test_a_second_signal_ends_what_does_not_look_at_signals(tmp_path: Path) -> N
         "from pgsweep.cli.interrupt import ended_for_sure\n"
         "with ended_for_sure():\n"
         "    threading.Thread(target=time.sleep, args=(60,)).start()\n"
-        "    print('ready', flush=True)\n"
         "    native = ctypes.CDLL(None)\n"
         "    begin = time.monotonic()\n"
         "    while time.monotonic() - begin < 60:\n"
         "        try:\n"
+        "            print('ready', flush=True)\n"
         "            native.sleep(60)\n"
         "        except KeyboardInterrupt:\n"
         "            pass\n"
@@ -311,7 +311,7 @@ def test_a_handshake_by_the_byte_ends_with_the_connect_timeout() -> None:
         threading.Thread(target=drip, daemon=True).start()
         port = listener.getsockname()[1]
         began = time.monotonic()
-        with pytest.raises(ConnectionFailed, match="timeout"):
+        with pytest.raises(ConnectionFailed, match="began no session"):
             connect(f"host=127.0.0.1 port={port} user=x dbname=x sslmode=require connect_timeout=2")
         assert time.monotonic() - began < 10
 

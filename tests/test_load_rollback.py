@@ -79,8 +79,8 @@ def test_a_load_that_cannot_be_rolled_back_can_be_ended(
         with pytest.raises(PgsweepError, match=words) as failed:
             roll_back(conninfo, "t")
         assert "nothing was removed" in said(failed.value)
-        assert "pgsweep load --resume t" in said(failed.value)
-        assert "pgsweep load --keep-as-is t --yes" in said(failed.value)
+        assert "pgsweep load --resume public.t" in said(failed.value)
+        assert "pgsweep load --keep-as-is public.t --yes" in said(failed.value)
     assert count_of(conninfo) == there
     if then == "resume":
         outcome = outcome_of(resume(conninfo, "t"))
@@ -89,7 +89,7 @@ def test_a_load_that_cannot_be_rolled_back_can_be_ended(
         refused = run("load", "--keep-as-is", "t", "-d", conninfo)
         assert refused.returncode == 2
         assert "not all rows of this load were copied into `t`" in refused.stderr
-        assert "--keep-as-is t --yes" in refused.stderr
+        assert "--keep-as-is public.t --yes" in refused.stderr
         done = run("load", "--keep-as-is", "t", "--yes", "-d", conninfo)
         assert done.returncode == 0, done.stderr
         assert "kept as it is" in done.stdout
@@ -104,7 +104,7 @@ def test_rows_that_are_referred_to_can_be_removed_later(conninfo: str, rows: Pat
     ask(conninfo, REFERRED)
     with pytest.raises(PgsweepError, match="cannot be removed") as failed:
         roll_back(conninfo, "t")
-    assert "remove the rows that refer to them, then: pgsweep load --rollback t" in said(failed.value)
+    assert "remove the rows that refer to them, then: pgsweep load --rollback public.t" in said(failed.value)
     ask(conninfo, "TRUNCATE other")
     assert outcome_of(roll_back(conninfo, "t")).ended == "rolled back"
     assert count_of(conninfo) == 0
@@ -165,7 +165,7 @@ def test_a_rollback_that_ends_after_the_rows_are_gone(conninfo: str, rows: Path,
     assert count_of(conninfo) == 0
     with pytest.raises(UsageError, match="its rows are gone") as failed:
         resume(conninfo, "t")
-    assert "finish that: pgsweep load --rollback t" in said(failed.value)
+    assert "finish that: pgsweep load --rollback public.t" in said(failed.value)
     if then != "again":
         ask(conninfo, "INSERT INTO t VALUES (-1, 1, 'x'), (-2, 1, 'x'), (1, 1, 'X'), (2, 2, 'x')")
         incomplete = outcome_of(roll_back(conninfo, "t"))
@@ -194,6 +194,6 @@ def test_a_refused_record_of_a_load_that_cannot_be_undone(conninfo: str, rows: P
     with pytest.raises(PgsweepError, match=rf"line {ROWS + 2}\b.*invalid input syntax") as failed:
         load_files(conninfo, [str(rows)], "t", DROP, listener=At(lambda: ask(conninfo, CHANGED)))
     assert "the load could not be rolled back: 1 of " in said(failed.value)
-    assert "pgsweep load --keep-as-is t --yes" in said(failed.value)
+    assert "pgsweep load --keep-as-is public.t --yes" in said(failed.value)
     assert outcome_of(keep_as_is(conninfo, "t", partly=True)).ended == "kept as it is"
     assert (facts_of(conninfo, "t"), leftovers(conninfo)) == (before, [])

@@ -241,7 +241,8 @@ def test_a_dropped_table_is_found_by_the_name_that_was_given(conninfo: str, rows
     at = At(lambda: ask(conninfo, f"DROP TABLE {table}"))
     with pytest.raises(PgsweepError, match="dropped or renamed meanwhile") as failed:
         load_files(conninfo, [str(rows)], table, KEEP, listener=at)
-    assert f"--rollback {shell_word(table)}" in said(failed.value)
+    named = "public." + table.removeprefix("public.").replace("ODD", "odd")
+    assert f"--rollback {shell_word(named)}" in said(failed.value)
     with pytest.raises(PgsweepError, match="dropped or renamed meanwhile"):
         resume(conninfo, table)
     with pytest.raises(UsageError) as failed:
@@ -316,7 +317,7 @@ def test_a_file_that_grows_undoes_the_load(conninfo: str, rows: Path) -> None:
     words = f"it had {size} bytes, and has {rows.stat().st_size}$"
     with pytest.raises(PgsweepError, match=words) as failed:
         resume(conninfo, "t")
-    assert failed.value.hint == "undo the load: pgsweep load --rollback t; then load the file again"
+    assert failed.value.hint == "undo the load: pgsweep load --rollback public.t; then load the file again"
     assert outcome_of(roll_back(conninfo, "t")).unchanged
     assert (count_of(conninfo), facts_of(conninfo, "t")) == (0, before)
 
@@ -328,7 +329,7 @@ def test_a_file_that_was_only_touched_can_be_given_its_time_again(conninfo: str,
     rows.touch()
     with pytest.raises(PgsweepError, match=r"it was last written at .*Z, before at .*Z$") as failed:
         resume(conninfo, "t")
-    assert "load --rollback t" in said(failed.value)
+    assert "load --rollback public.t" in said(failed.value)
     found = re.search(r"(touch -d [^;]*);", said(failed.value))
     assert found is not None
     subprocess.run(["sh", "-c", found[1]], check=True)
@@ -349,7 +350,10 @@ def test_a_load_of_a_changed_file_that_is_kept_is_to_be_undone(conninfo: str, ro
     given = msgspec.structs.replace(DROP, keep_on_failure=True)
     with pytest.raises(PgsweepError, match="it was last written at") as failed:
         load_files(conninfo, [str(rows)], "t", given, listener=At(rows.touch))
-    assert failed.value.hint == "undo what was copied: pgsweep load --rollback t; then load the file again"
+    assert (
+        failed.value.hint
+        == "undo what was copied: pgsweep load --rollback public.t; then load the file again"
+    )
     assert outcome_of(roll_back(conninfo, "t")).ended == "rolled back"
 
 

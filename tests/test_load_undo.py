@@ -120,7 +120,7 @@ def test_what_was_made_since_is_never_fired(conninfo: str, rows: Path, watched: 
     with pytest.raises(PgsweepError, match="cannot be removed without doing more") as failed:
         roll_back(conninfo, "t")
     assert "nothing was removed" in said(failed.value)
-    assert "pgsweep load --resume t" in said(failed.value)
+    assert "pgsweep load --resume public.t" in said(failed.value)
     assert everything(conninfo) == there
     if "other" in WATCHED[watched]:
         ask(conninfo, "DROP TABLE other")
@@ -254,5 +254,6 @@ def test_an_error_after_the_drop_says_what_is_dropped(
         patch.setattr(rebuild, "open_session", refused)
         then(conninfo, "t")
     word = "resume" if then is resume else "rollback"
-    assert f"objects that the load dropped again: pgsweep load --{word} t" in said(failed.value)
+    assert "objects that the load dropped are not made again" in said(failed.value)
+    assert f"pgsweep load --{word} public.t" in said(failed.value)
     assert outcome_of(then(conninfo, "t")).unchanged

@@ -6,6 +6,7 @@ that jumps, a full disk, kill -9 (test_serve_history.py); a restart (test_serve.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from pgsweep.serve.board import Board
 from pgsweep.serve.config import ServeConfig, ServerConfig
 from pgsweep.serve.metrics import exposed
 from tests.fix_cli import run
+from tests.fix_process import NOBODY, needs_root
 from tests.fix_serve import serving
 
 MANY = 100_000
@@ -113,3 +115,18 @@ def of_many() -> CacheSample:
     )  # fmt: skip
     reading = Reading(at=1.0, hits=1, reads=1, transactions=1, allocations=1, evictions=1, hand_buffers=None)
     return CacheSample(head, rows, usage, none, none, None, None, 1.0, reading)
+
+
+@needs_root
+def test_root_writes_no_history_through_links_in_the_home_of_another(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / ".local" / "state" / "pgsweep" / "serve"
+    folder.mkdir(parents=True)
+    target = tmp_path / "made by root"
+    (folder / "history.sqlite").symlink_to(target)
+    for path in (folder, *list(folder.parents)[:4]):
+        os.chown(path, *NOBODY)
+    env = {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": "", "STATE_DIRECTORY": ""}
+    done = run("serve", "host=/nowhere", "--listen", "127.0.0.1:0", env=env)
+    assert done.returncode == 1
+    assert "cannot be trusted" in done.stderr
+    assert not target.exists()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import DEVNULL, PIPE, Popen
 
 import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import connect
 from tests.fix_cli import launch
 from tests.fix_process import wait_until
 from tests.fix_serve import serving
@@ -101,3 +103,73 @@ def test_threads_that_nobody_waits_for_leave_no_statement(wheel18: Cluster) -> N
         process.communicate("\n", timeout=60)
     assert process.returncode == 130
     wait_until(lambda: running(wheel18, mark) == 0, 10)
+
+
+LARGE_ANSWERS = """
+import sys
+from pgsweep.cli import app
+from pgsweep.pg import connect
+
+connect._ALWAYS["tcp_user_timeout"] = sys.argv[2]
+
+class Group:
+    def main(self, **_):
+        with connect.connect(sys.argv[1]) as session:
+            while True:
+                session.execute("SELECT pg_catalog.repeat('x', 1000000) FROM generate_series(1, 20)")
+
+app.application = Group()
+sys.exit(app.run([]))
+"""
+
+
+def test_a_command_that_is_suspended_keeps_no_snapshot(wheel18: Cluster) -> None:
+    """The server would wait for it in the middle of an answer, and no timeout ends that."""
+
+    def is_suspended() -> bool:
+        return Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+    mark = "repeat('x'"
+    with Popen([sys.executable, "-c", LARGE_ANSWERS, wheel18.conninfo(), "0"], stderr=DEVNULL) as process:
+        try:
+            for _ in range(5):
+                wait_until(lambda: running(wheel18, mark) == 1)
+                process.send_signal(signal.SIGTSTP)
+                wait_until(is_suspended)
+                assert running(wheel18, mark) == 0
+                process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_a_client_that_is_stopped_is_left_by_tcp() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    settings = {"shared_buffers": "8MB", "listen_addresses": "127.0.0.1", "port": port}
+    with Cluster.create(settings=settings):
+        at = f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
+        for inspection in (True, False):
+            with connect(at, inspection=inspection) as session:
+                assert session.execute("SHOW tcp_user_timeout").fetchone() == ("120000",)
+                assert session.execute("SHOW tcp_keepalives_idle").fetchone() == ("30",)
+        with psycopg.connect(at, autocommit=True) as watcher:
+
+            def waits() -> int:
+                row = watcher.execute(
+                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'"
+                ).fetchone()
+                assert row is not None
+                return int(row[0])
+
+            with Popen([sys.executable, "-c", LARGE_ANSWERS, at, "3s"], stderr=DEVNULL) as process:
+                try:
+                    wait_until(lambda: waits() == 1)
+                    process.send_signal(signal.SIGSTOP)
+                    wait_until(lambda: waits() == 1)
+                    wait_until(lambda: waits() == 0)
+                finally:
+                    process.kill()

@@ -14,7 +14,12 @@ from pgsweep.cli.branches import Branching
 from pgsweep.cli.common import HELP_NAMES, common_options
 from pgsweep.cli.config import defaults_for
 from pgsweep.cli.failures import describe
-from pgsweep.cli.interrupt import ended_for_sure, ended_like_interrupt, no_session_left
+from pgsweep.cli.interrupt import (
+    ended_for_sure,
+    ended_like_interrupt,
+    no_session_left,
+    suspended_between_answers,
+)
 from pgsweep.cli.overview import COMMANDS, overview_text
 from pgsweep.cli.settings import Settings
 from pgsweep.cli.streams import reader_gone
@@ -119,7 +124,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     settings = Settings(arguments=list(arguments))
     try:
-        with ended_for_sure(), ended_like_interrupt(), no_session_left():
+        with ended_for_sure(), ended_like_interrupt(), suspended_between_answers(), no_session_left():
             code = application.main(
                 args=list(arguments),
                 prog_name="pgsweep",

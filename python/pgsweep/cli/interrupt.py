@@ -5,8 +5,9 @@ or wait for a server that does not answer. So a thread of its own hears of each 
 (`ended_for_sure`): SIGTERM and SIGHUP leave the servers three seconds to answer, a second signal ends the
 process within two, whatever it is doing. What it leaves then is what `kill -9` leaves.
 
-All of a command runs within `ended_for_sure`, `ended_like_interrupt` and `no_session_left` (app.py); what can
-end in better order than by an exception has `stoppable` or `held_back` within these.
+All of a command runs within `ended_for_sure`, `ended_like_interrupt`, `suspended_between_answers` and
+`no_session_left` (app.py); what can end in better order than by an exception has `stoppable` or `held_back`
+within these.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Final
 
@@ -31,6 +32,9 @@ _TERM_SECONDS: Final = 3.0
 
 _END_SECONDS: Final = 1.5
 """How long the process may take to end after a second signal."""
+
+_ANSWER_SECONDS: Final = 10.0
+"""How long Ctrl-Z waits for answers that are on their way."""
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _held = threading.Lock()
@@ -172,6 +176,30 @@ def ended_like_interrupt() -> Iterator[None]:
         raise KeyboardInterrupt
 
     with _handled(handler, signal.SIGTERM, signal.SIGHUP):
+        yield
+
+
+@contextmanager
+def suspended_between_answers() -> Iterator[None]:
+    """Let Ctrl-Z suspend the process when no answer of a server is on its way.
+
+    A server that cannot send the rest of an answer waits for as long as it takes: statement_timeout does not
+    count meanwhile, and vacuum removes nothing that the statement's snapshot may see.
+    """
+    suspending = threading.Lock()
+
+    def suspend() -> None:
+        with suspending, ExitStack() as held:
+            if (wire := sys.modules.get("pgsweep.pg.wire")) is not None:
+                held.enter_context(wire.Wire.turns.none(_ANSWER_SECONDS))
+            # To this thread: no other one goes on before it is handled.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        if not suspending.locked():
+            threading.Thread(target=suspend, name="suspending", daemon=True).start()
+
+    with _handled(handler, signal.SIGTSTP):
         yield
 
 

@@ -22,15 +22,20 @@ if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings
     from pgsweep.load.copying import CopyState
     from pgsweep.load.options import LoadOptions
+    from pgsweep.load.run import Agreed
     from pgsweep.records.load import LoadResult
 
 _MAX_REJECTS = 1000
+_MAX_RECORD = 1 << 30
 
 
 class _Names(click.ParamType[Any]):
     """Names of columns, separated by commas; one in double quotes may hold a comma."""
 
     name = "names"
+
+    def __init__(self, option: str = "columns") -> None:
+        self._option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
         """Return the names.
@@ -44,7 +49,7 @@ class _Names(click.ParamType[Any]):
             return value
         names = next(csv.reader([str(value)], skipinitialspace=True), [])
         if not names or not all(names):
-            raise UsageError(f"`{value}` names no columns", hint="--columns id,price,note")
+            raise UsageError(f"`{value}` names no columns", hint=f"--{self._option} id,price,note")
         return names
 
 
@@ -86,7 +91,13 @@ class _Names(click.ParamType[Any]):
     "--columns",
     type=_Names(),
     metavar="NAME,...",
-    help="Columns in the order of the file.  [default: the header's]",
+    help="Columns in the order of the file; of JSON and Parquet those to load.  [default: the file's names]",
+)
+@click.option(
+    "--leave-out",
+    type=_Names("leave-out"),
+    metavar="NAME,...",
+    help="Names of the header, keys of JSON or columns of Parquet that are not loaded.",
 )
 @click.option("--delimiter", metavar="CHAR", help="Character between fields.  [default: comma; tab for tsv]")
 @click.option("--quote", metavar="CHAR", help="Quote of CSV.  [default: double quote]")
@@ -175,6 +186,12 @@ class _Names(click.ParamType[Any]):
     help="Size of the parts of a file that are copied in one transaction each.  [default: 8 to 64 MB]",
 )
 @click.option(
+    "--max-record",
+    type=Bytes(),
+    metavar="SIZE",
+    help="The longest record; a longer one ends the load.  [default: 1 GB, the server's limit]",
+)
+@click.option(
     "--on-failure",
     type=click.Choice(["rollback", "keep"]),
     default="rollback",
@@ -252,9 +269,12 @@ def command(
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.load import run
 
+    agreed = None
+    if not (later or compare):
+        agreed = _agreed(target, files, table, options, [rejects, journal, html, *out], yes=yes)
     if plan:
-        result = target.use(lambda conninfo: run.plan_load(conninfo, files, table, options))
-        output.write(with_provenance(result, settings.arguments, server=target.server))
+        assert agreed is not None
+        output.write(with_provenance(agreed.result, settings.arguments, server=target.server))
         settings.say("plan only: nothing was changed")
         return 0
     if compare:
@@ -272,8 +292,8 @@ def command(
         if found.outcome is not None and not settings.quiet:
             settings.say("without its journal: " + "; ".join(found.outcome.problems))
         _ask(f"Remove the journal of the load of {table} on {target.server}?", yes=yes)
-    if not later:
-        _show_plan(settings, target.use(lambda conninfo: run.plan_load(conninfo, files, table, options)))
+    if agreed is not None:
+        _show_plan(settings, agreed.result)
         _ask(f"Load into {table} on {target.server}?", yes=yes)
     with (
         stoppable(settings, "ending after the pieces and builds that are under way") as stop,
@@ -292,15 +312,9 @@ def command(
                 return run.forget(conninfo, table, really=True, listener=listener)
             if keep_as_is:
                 return run.keep_as_is(conninfo, table, partly=yes, listener=listener, stop=stop)
-            return run.load_files(
-                conninfo,
-                files,
-                table,
-                options,
-                listener=listener,
-                stop=stop,
-                journal=journal,
-                rejects=rejects,
+            assert agreed is not None
+            return run.carry_out(
+                conninfo, agreed, listener=listener, stop=stop, journal=journal, rejects=rejects
             )
 
         result = target.use(work)
@@ -351,6 +365,7 @@ _TAKEN = {
     "kind": "format",
     "header": "header",
     "columns": "columns",
+    "leave_out": "leave_out",
     "delimiter": "delimiter",
     "quote": "quote",
     "escape": "escape",
@@ -369,6 +384,7 @@ _TAKEN = {
     "maintenance_work_mem": "maintenance_work_mem_bytes",
     "vacuum": "vacuum",
     "piece": "piece_bytes",
+    "max_record": "max_record_bytes",
     "on_failure": "on_failure",
 }
 
@@ -398,13 +414,44 @@ def _options(
         raise UsageError("--max-rejects goes with --rejects", hint="name the file: --rejects FILE")
     if rejects is not None and max_rejects is None:
         max_rejects = _MAX_REJECTS
-    if rejects is not None and given["format"] == "binary":
-        raise UsageError("COPY's binary format has no records to write apart", hint="leave out --rejects")
+    given["max_record_bytes"] = min(_MAX_RECORD, given["max_record_bytes"] or _MAX_RECORD)
     if rejects is not None:
         from pgsweep.cli.output import check_writable
 
         check_writable(rejects)
     return LoadOptions(max_rejects=max_rejects, keep_on_failure=on_failure == "keep", **given)
+
+
+def _agreed(
+    target: Target,
+    files: list[str],
+    table: str,
+    options: LoadOptions,
+    outputs: list[Path | None],
+    *,
+    yes: bool,
+) -> Agreed:
+    """Return the plan; the user is asked where it is not clear whether the first record is a header."""
+    import msgspec
+
+    from pgsweep.load import run
+    from pgsweep.load.header import Unclear
+    from pgsweep.load.source import check_outputs, find_inputs
+
+    inputs = find_inputs(files, options)
+    check_outputs(outputs, inputs)
+
+    def plan(options: LoadOptions) -> Agreed:
+        return target.use(lambda conninfo: run.agree(conninfo, inputs, table, options))
+
+    try:
+        return plan(options)
+    except Unclear as error:
+        if yes or not sys.stdin.isatty():
+            raise
+        click.echo(error.message, err=True)
+        header = click.confirm("Is it a header?", err=True)
+    return plan(msgspec.structs.replace(options, header=header))
 
 
 def _show_plan(settings: Settings, result: LoadResult) -> None:

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.source import BLOCK_BYTES, Input, splitter_for, terminator_of
+from pgsweep.load.source import Input
+from pgsweep.load.split import Head, splitter_for
 
 COMPRESSION: Final = 4.0
 """Assumed: how much larger a compressed file of text is when it is read."""
-
-_UTF8_MARK: Final = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -31,23 +30,21 @@ class Amount:
     read_bytes: int | None
 
 
-def amount_of_text(entry: Input, sample: bytes, options: LoadOptions, *, header: bool) -> Amount:
+def amount_of_text(entry: Input, head: Head, options: LoadOptions, *, header: bool) -> Amount:
     """Return what a file of text has: counted where all of it was read, else estimated from its beginning.
 
     Args:
-        sample: the first `BLOCK_BYTES`, or all.
         header: whether the first record is one.
     """
-    whole = len(sample) < BLOCK_BYTES
-    text = sample.removeprefix(_UTF8_MARK)
-    ends = splitter_for(entry.format, options, terminator_of(sample)).ends(text)
-    if whole:
+    text = head.data
+    ends = splitter_for(entry.format, options, head.terminator).ends(text)
+    if head.whole:
         if entry.format == "jsonl":
             counted = sum(1 for line in text.split(b"\n") if line.strip())
         else:
             # The last record may have no line end.
             counted = len(ends) + (len(text) > (int(ends[-1]) if len(ends) else 0))
-        return Amount(max(0, counted - header), len(sample))
+        return Amount(max(0, counted - header), len(text))
     if entry.size_bytes is None:
         return Amount(None, None)
     size = round(entry.size_bytes * (COMPRESSION if entry.compression else 1.0))

@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +22,9 @@ from pgsweep.pg.load_catalog import Column
 
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UUID: Final = "arrow.uuid"
+_EARLY: Final = re.compile(r"^(-\d+|0000)(-.*)$")
+_NUMBER_BYTES: Final = 16
+"""Assumed: the text of a number or a time, or what surrounds others."""
 
 
 class Number(str):
@@ -45,6 +50,30 @@ def as_text(column: pa.Array, target: Column) -> pa.Array:
     write: Callable[[Any], str] = array_text if target.category == "A" else json_text
     values = _values(column, target)
     return pa.array([None if value is None else write(value) for value in values], pa.string())
+
+
+def row_bytes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return about how many bytes of text each value of a column is."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return row_bytes(column.storage)
+    if pa.types.is_dictionary(kind):
+        lengths = np.append(row_bytes(column.dictionary), 0)
+        return np.asarray(lengths[pc.fill_null(column.indices, len(lengths) - 1).to_numpy()])
+    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = [column.keys, column.items] if pa.types.is_map(kind) else [column.values]
+        total = sum((row_bytes(one) for one in inner), np.zeros(len(inner[0]), np.int64))
+        sums = np.append(0, np.cumsum(total))
+        offsets = column.offsets.to_numpy()
+        return np.asarray(sums[offsets[1:]] - sums[offsets[:-1]] + _NUMBER_BYTES)
+    if pa.types.is_struct(kind):
+        parts = [row_bytes(field) for field in column.flatten()]
+        return sum(parts, np.full(len(column), _NUMBER_BYTES, np.int64))
+    plain = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if plain or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        counts = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        return np.asarray(counts, np.int64)
+    return np.full(len(column), _NUMBER_BYTES, np.int64)
 
 
 def array_text(value: Any) -> str:
@@ -117,7 +146,23 @@ def _scalars(column: pa.Array, target: Column) -> pa.Array:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         # Of an offset from UTC the text has no seconds, which many zones had until 1920, one until 1972.
         column = pc.cast(column, pa.timestamp(kind.unit, "UTC"))
-    return pc.cast(column, pa.string())
+    texts = pc.cast(column, pa.string())
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _with_era(texts)
+    return texts
+
+
+def _with_era(texts: pa.Array) -> pa.Array:
+    """Return times before the year 1 as PostgreSQL has them: Arrow counts a year 0, and then backwards."""
+    early = pc.match_substring_regex(texts, "^(-|0000)")
+    if not pc.any(early).as_py():
+        return texts
+    found = [None if text is None else _EARLY.sub(_era, text) for text in texts.to_pylist()]
+    return pa.array(found, pa.string())
+
+
+def _era(found: re.Match[str]) -> str:
+    return f"{1 - int(found[1]):04}{found[2]} BC"
 
 
 def _is_uuid(kind: pa.DataType, target: Column) -> bool:

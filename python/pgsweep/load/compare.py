@@ -16,12 +16,14 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import UsageError
-from pgsweep.load.copying import chunks_of, records_of, rows_of
+from pgsweep.load.copying import chunks_of
 from pgsweep.load.document import LoadDocument
+from pgsweep.load.fields import rows_of
 from pgsweep.load.objects import journal_indexes, journal_keys, which_indexes, which_keys
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.plan import prepare
 from pgsweep.load.source import Input, find_inputs
+from pgsweep.load.split import records_of
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, read_catalog
@@ -289,8 +291,9 @@ def _sample_of(document: LoadDocument, catalog: Catalog) -> _Sample:
     entry = document.inputs[0]
     for chunk in chunks_of(entry, small, catalog.columns):
         if len(rows) < _BATCH_ROWS:
-            records_here = records_of(entry, document, chunk)[: _BATCH_ROWS - len(rows)]
-            rows += rows_of(records_here, document.target)
+            found = records_of(entry, document.options, chunk)
+            wanted = min(_BATCH_ROWS - len(rows), len(found))
+            rows += rows_of(bytes(found.between(0, wanted)), document.target)
         parts += chunk.parts
         records += chunk.records or 0
         size += chunk.source_bytes

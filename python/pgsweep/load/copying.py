@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import queue
 import threading
 import time
@@ -11,32 +9,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pgsweep.errors import PgsweepError
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.rows import json_chunk, parquet_chunks
-from pgsweep.load.source import (
-    STDIN,
-    Chunk,
-    FileParts,
-    Input,
-    InputError,
-    Reader,
-    check_unchanged,
-    read_chunks,
-    splitter_for,
-    terminator_of,
-)
+from pgsweep.load.fields import without_fields
+from pgsweep.load.refusing import copy_chunk
+from pgsweep.load.rows import json_chunks, parquet_chunks
+from pgsweep.load.source import FileParts, Input, InputError, Reader, check_unchanged
+from pgsweep.load.split import Chunk, read_chunks
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DeadlockDetected, DriverError, SerializationFailure
 from pgsweep.pg.load_catalog import Column
-from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_piece, copy_piece_carefully, open_session
-from pgsweep.pg.load_journal import LoadId, Piece
-from pgsweep.pg.load_partition import BOUND_CHECK
+from pgsweep.pg.load_copy import open_session
+from pgsweep.pg.load_journal import LoadId, Piece, Reject, add_piece
+from pgsweep.pg.load_lock import check_same
 from pgsweep.pg.load_work import failure_of
 from pgsweep.pg.retry import repeated
 from pgsweep.plain import quoted_where_needed
 from pgsweep.progress import Listener, NullListener
-from pgsweep.units import format_many
 
 _TRIES: Final = 5
 _PAUSE_SECONDS: Final = 0.2
@@ -89,10 +77,6 @@ class NullLoadListener(NullListener):
         """Ignore it."""
 
 
-class Refused(PgsweepError):
-    """A record that the server refuses, with its place in the file."""
-
-
 def chunks_of(entry: Input, document: LoadDocument, columns: Sequence[Column]) -> Iterator[Chunk]:
     """Yield the pieces of one input in the format of COPY.
 
@@ -102,18 +86,23 @@ def chunks_of(entry: Input, document: LoadDocument, columns: Sequence[Column]) -
     check_unchanged(entry)
     plan = document.plan
     if entry.format == "parquet":
-        yield from parquet_chunks(entry, plan.columns, columns)
+        yield from parquet_chunks(entry, plan.columns, columns, document.options)
     elif entry.format == "binary":
         yield Chunk(entry.number, 0, FileParts(entry), None, entry.size_bytes or 0, 1)
     else:
         with Reader(entry) as reader:
-            for chunk in read_chunks(
+            chunks = read_chunks(
                 reader,
                 document.options,
                 piece_bytes=plan.piece_bytes,
                 skip_header=document.headers[entry.number],
-            ):
-                yield json_chunk(entry, chunk, plan.columns, columns) if entry.format == "jsonl" else chunk
+            )
+            if entry.format == "jsonl":
+                chunks = json_chunks(entry, chunks, plan.columns, columns, document.options)
+            elif left_out := plan.files[entry.number].left_out:
+                count = len(plan.columns) + len(left_out)
+                chunks = without_fields(entry, chunks, left_out, count, document.options)
+            yield from chunks
     check_unchanged(entry)
 
 
@@ -210,7 +199,7 @@ class Copier:
             raise InputError(
                 f"{entry.name} is not what the load began with: piece {chunk.piece} differs",
                 cause="other data was given than to the run that is resumed",
-                hint="give the same input again, or undo the load: pgsweep load --rollback TABLE",
+                hint=f"give the same input again, or undo the load: {self._document.table.ways.rollback}",
             )
 
     def _put(self, chunk: Chunk | None) -> bool:
@@ -263,45 +252,22 @@ class Copier:
             self.state.own_bytes += chunk.source_bytes
 
     def _copied(self, connection: Connection, chunk: Chunk) -> tuple[int, int]:
-        document = self._document
-        try:
-            rows = copy_piece(
+        def note(rows: int, rejects: Sequence[Reject]) -> None:
+            check_same(connection, self._document.table)
+            add_piece(
                 connection,
-                document.target,
-                document.table,
-                chunk.parts,
-                path=document.path,
-                load_id=self._load_id,
+                self._load_id,
                 file=chunk.file,
                 piece=chunk.piece,
                 size_bytes=chunk.source_bytes,
-                records=chunk.records,
+                records=rows + len(rejects),
+                rows=rows,
                 checksum=chunk.checksum,
+                rejects=rejects,
             )
-        except BadRow as bad:
-            most = document.options.max_rejects
-            entry = document.inputs[chunk.file]
-            if most is None:
-                raise refused(entry, chunk, bad) from bad
-            records = records_of(entry, document, chunk)
-            try:
-                return copy_piece_carefully(
-                    connection,
-                    document.target,
-                    document.table,
-                    records,
-                    path=document.path,
-                    load_id=self._load_id,
-                    file=chunk.file,
-                    piece=chunk.piece,
-                    size_bytes=chunk.source_bytes,
-                    checksum=chunk.checksum,
-                    most=most - self.state.rejected,
-                    line_of=lambda number: line_of(entry, chunk, records, number),
-                )
-            except BadRow as last:
-                raise too_many(most, entry, chunk, last) from last
-        return rows, 0
+
+        rows, rejects = copy_chunk(connection, self._document, chunk, rejected=self.state.rejected, note=note)
+        return rows, len(rejects)
 
 
 def unmoved_sequences(columns: Sequence[Column], loaded: Sequence[str], rows: int) -> list[str]:
@@ -316,78 +282,3 @@ def unmoved_sequences(columns: Sequence[Column], loaded: Sequence[str], rows: in
         for column in columns
         if rows and column.move_sequence and column.name in loaded
     ]
-
-
-def records_of(entry: Input, document: LoadDocument, chunk: Chunk) -> list[bytes]:
-    """Return the records of a piece one by one."""
-    data = b"".join(chunk.parts)
-    if entry.format in ("jsonl", "parquet"):
-        splitter = splitter_for("csv", type(document.options)(), 10)
-    else:
-        splitter = splitter_for(entry.format, document.options, terminator_of(data))
-    ends = [int(end) for end in splitter.ends(data)]
-    if not ends or ends[-1] < len(data):
-        ends.append(len(data))
-    return [data[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-def rows_of(records: Sequence[bytes], target: CopyTarget) -> list[list[str | None]]:
-    """Return the fields of records; an empty field is taken for NULL."""
-    text = b"".join(records).decode("utf-8", "replace")
-    if target.format == "text":
-        delimiter, null = target.delimiter or "\t", target.null or "\\N"
-        lines = [line.split(delimiter) for line in text.splitlines()]
-    else:
-        null = target.null or ""
-        quote = target.quote or '"'
-        lines = list(
-            csv.reader(io.StringIO(text, newline=""), delimiter=target.delimiter or ",", quotechar=quote)
-        )
-    return [[None if field == null else field for field in line] for line in lines if line]
-
-
-def line_of(entry: Input, chunk: Chunk, records: Sequence[bytes], number: int) -> int:
-    """Return the line of the file at which a record of a piece begins; of Parquet its row."""
-    if entry.format in ("jsonl", "parquet"):
-        return chunk.first_line + number
-    return chunk.first_line + sum(max(1, record.count(b"\n")) for record in records[:number])
-
-
-def refused(entry: Input, chunk: Chunk, bad: BadRow) -> Refused:
-    """Return the error of a record that the server refuses."""
-    where = "standard input" if entry.path == STDIN else entry.path
-    line = f", line {chunk.first_line + bad.line - 1}" if bad.line is not None else ""
-    column = f", column {bad.column}" if bad.column else ""
-    return Refused(
-        f"{where}{line}{column}: {bad.reason}",
-        cause="the server refuses the record; nothing of this piece is in the table",
-        hint="correct it, or have such records written to a file: --rejects FILE",
-    )
-
-
-def refused_in_one(entry: Input, chunk: Chunk, bad: BadRow, *, partition: bool) -> Refused:
-    """Return the error of a record that the server refuses in a load that is one transaction."""
-    error = refused(entry, chunk, bad)
-    error.cause = "the server refuses the record; nothing of the load is in the table"
-    if partition and BOUND_CHECK in bad.reason:
-        # The constraint is ours, and is gone; the detail that follows its name shows the row.
-        rest = bad.reason.partition(BOUND_CHECK)[2]
-        detail = rest[rest.find(" (") :] if " (" in rest else ""
-        where = error.message.removesuffix(bad.reason)
-        return Refused(
-            f"{where}the row is outside the bound of the new partition{detail}",
-            cause="it belongs to another partition; nothing of the load is in the database",
-            hint=error.hint,
-        )
-    return error
-
-
-def too_many(most: int, entry: Input, chunk: Chunk, bad: BadRow) -> Refused:
-    """Return the error of more refused records than are allowed."""
-    found = refused(entry, chunk, bad)
-    return Refused(
-        f"more than {format_many(most, 'record')} {'is' if most == 1 else 'are'} refused, the last: "
-        f"{found.message}",
-        cause="the columns or the format may not be those given",
-        hint="see the plan: --plan; or allow more: --max-rejects N",
-    )

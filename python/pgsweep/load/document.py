@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,6 @@ from pgsweep.load.source import Input
 from pgsweep.pg.load_catalog import TableFacts
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import JournalObject
-from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadPlan
 
 
@@ -64,11 +62,6 @@ def parse_document(text: str) -> LoadDocument:
             cause="it was written by another version of pgsweep",
             hint="use that version, or paste the statements of its local file: see ~/.local/state/pgsweep",
         ) from error
-
-
-def with_table(text: str, table: str) -> str:
-    """Return a hint whose commands name the table, so that they can be pasted."""
-    return re.sub(r"(pgsweep load --[a-z-]+) TABLE", lambda found: f"{found[1]} {shell_word(table)}", text)
 
 
 class LocalJournal(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,132 +2,180 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import dataclass
 
 from pgsweep.errors import UsageError
+from pgsweep.load.names import check_columns, columns_for, named, quoted
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.source import STDIN, Input, InputError, splitter_for, terminator_of
+from pgsweep.load.source import Input, InputError
+from pgsweep.load.split import Head, check_header_end, codec_of, splitter_for
 from pgsweep.pg.load_catalog import Column
 from pgsweep.plain import shell_word
 from pgsweep.units import format_many
 
-_WIDE_MARKS: Final = {
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
-"""Those of UTF-32 first: in little endian order they begin with that of UTF-16."""
-
 _FIELD_MOST = 1 << 30
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
-def first_record(entry: Input, sample: bytes, options: LoadOptions) -> list[str]:
-    """Return the fields of the first record of a text file.
+class Unclear(UsageError):
+    """The first record may be a header or a row."""
 
-    Args:
-        sample: the beginning of the file.
+
+@dataclass(frozen=True)
+class Fields:
+    """What the fields of a file are for.
+
+    Attributes:
+        columns: those that are loaded, in the order of the file.
+        header: whether the first record is one.
+        left_out: the places of fields that are not loaded.
+        why: how it was decided whether there is a header.
     """
-    terminator = terminator_of(sample)
-    sample = sample.removeprefix(b"\xef\xbb\xbf")
-    ends = splitter_for(entry.format, options, terminator).ends(sample)
-    record = (sample[: int(ends[0])] if len(ends) else sample).rstrip(b"\r\n")
-    text = _decoded(record, options)
+
+    columns: list[str]
+    header: bool
+    left_out: list[int]
+    why: str
+
+
+def first_record(entry: Input, head: Head, options: LoadOptions) -> list[str]:
+    """Return the fields of the first record of a text file."""
+    text = _decoded(head.record.rstrip(b"\r\n"), options)
     if entry.format == "tsv":
         return [_unescaped(field) for field in text.split(options.delimiter or "\t")]
     return next(_reader(text, options), [])
 
 
-def check_encoding(entry: Input, sample: bytes, options: LoadOptions) -> None:
-    """Refuse a file that begins with the byte order mark of UTF-16 or UTF-32, which no server reads.
-
-    Raises:
-        InputError: it does.
-    """
-    mark = next((mark for mark in _WIDE_MARKS if sample.startswith(mark)), None)
-    if mark is None or not (options.encoding or "UTF8").upper().startswith("UTF"):
-        return
-    name = _WIDE_MARKS[mark]
-    packed = entry.path == STDIN or entry.compression is not None
-    raise InputError(
-        f"{entry.name} is in {name}",
-        cause="it begins with the byte order mark of that encoding, which PostgreSQL does not take",
-        hint=f"convert it: iconv -f {name} -t UTF-8 {'FILE' if packed else shell_word(entry.path)}",
-    )
-
-
-def chosen_columns(
-    entry: Input, sample: bytes, options: LoadOptions, columns: Sequence[Column]
-) -> tuple[list[str], bool]:
+def chosen_fields(entry: Input, head: Head, options: LoadOptions, columns: Sequence[Column]) -> Fields:
     """Return the columns that the fields are for, and whether the file begins with a header.
 
     A first record whose fields all are names of columns is a header. Where only some are, the user must say.
 
     Raises:
-        UsageError: a name is not a column of the table, or it is not clear whether there is a header.
+        UsageError: a name is not a column of the table, or contradicts another.
+        Unclear: it may be a header or not.
         InputError: the header cannot be read.
     """
-    writable = [column.name for column in columns if not column.generated]
-    if options.columns is not None:
-        _check_names(options.columns, columns, "--columns names")
-    fields = first_record(entry, sample, options) if sample else []
-    known = {column.name for column in columns}
-    by_lower = {name.lower(): name for name in known}
-    matched = [field if field in known else by_lower.get(field.strip().lower()) for field in fields]
-    header = options.header
-    if header is None:
-        hits = sum(name is not None for name in matched)
-        header = bool(fields) and hits == len(fields)
-        if 0 < hits < len(fields) and len(fields) > 1 and hits * 2 >= len(fields):
+    leave_out = options.leave_out or []
+    fields = first_record(entry, head, options) if head.data else []
+    known = [column.name for column in columns]
+    matched = (
+        [named(field, leave_out) or named(field, known) for field in fields]
+        if options.header is not False
+        else []
+    )
+    hits = sum(name is not None for name in matched)
+    header, why = bool(options.header), "as asked"
+    if options.header is None:
+        header, why = bool(fields) and hits == len(fields), "all its fields are names of columns"
+        if not header:
+            why = "its fields are not names of columns"
+        if 0 < hits < len(fields):
             unknown = [field for field, name in zip(fields, matched, strict=True) if name is None]
-            raise UsageError(
+            raise Unclear(
                 f"the first record of {entry.name} has names of columns, and also other fields: "
                 f"{', '.join(unknown[:5])}",
                 cause="it may be a header with names that the table does not have, or a row of data",
-                hint="say which: --header with --columns NAME,... in the order of the file, or --no-header",
+                hint=f"a header: --leave-out {shell_word(','.join(map(quoted, unknown)))}, or --header with "
+                "--columns NAME,... in the order of the file; a row: --no-header",
             )
+    if header:
+        check_header_end(entry, head)
+        _check_one_line(entry, head, options)
     if options.columns is not None:
-        return options.columns, header
-    if not header:
-        if fields and len(fields) != len(writable):
+        return _given(entry, options.columns, fields, matched, columns, leave_out, header=header, why=why)
+    if header:
+        found = columns_for(fields, columns, leave_out, f"the header of {entry.name}")
+        out = [place for place, name in enumerate(found) if name is None]
+        missing = [
+            name
+            for name in leave_out
+            if named(name, fields) is None and not any(named(f, [name]) for f in fields)
+        ]
+        if missing:
             raise UsageError(
-                f"the first record of {entry.name} has {format_many(len(fields), 'field')}, the table "
-                f"{format_many(len(writable), 'column')}",
-                cause="the delimiter or the quoting is another, or columns are missing",
-                hint="name the columns in the order of the file: --columns NAME,...; or --delimiter",
+                f"the header of {entry.name} does not have {', '.join(missing)}, which is to be left out",
+                hint=f"it has {', '.join(fields[:20])}",
             )
-        return writable, False
-    _check_names(
-        [name or field for field, name in zip(fields, matched, strict=True)], columns, "the header names"
-    )
-    return [name for name in matched if name is not None], True
-
-
-def _check_names(names: Sequence[str], columns: Sequence[Column], who: str) -> None:
-    known = {column.name: column for column in columns}
-    unknown = [name for name in names if name not in known]
-    if unknown:
+        return Fields([name for name in found if name is not None], True, out, why)
+    writable = [column.name for column in columns if not column.generated]
+    if leave_out:
         raise UsageError(
-            f"{who} columns that the table does not have: {', '.join(unknown[:5])}",
-            hint=f"the table has {', '.join(known)}",
+            f"{entry.name} has no header, so its fields have no names to be left out by",
+            hint="name all of them in the order of the file: --columns NAME,...",
         )
-    generated = [name for name in names if known[name].generated]
-    if generated:
+    if fields and len(fields) != len(writable):
         raise UsageError(
-            f"{who} generated columns: {', '.join(generated)}",
-            cause="the server computes them, and takes no values for them",
-            hint="leave these fields out of the file",
+            f"the first record of {entry.name} has {format_many(len(fields), 'field')}, the table "
+            f"{format_many(len(writable), 'column')}",
+            cause="the delimiter or the quoting is another, or columns are missing",
+            hint="name the columns in the order of the file: --columns NAME,...; or --delimiter",
         )
-    twice = sorted({name for name in names if list(names).count(name) > 1})
-    if twice:
-        raise UsageError(f"{who} columns twice: {', '.join(twice)}")
+    return Fields(writable, False, [], why)
 
 
-def strays(entry: Input, sample: bytes, options: LoadOptions) -> str | None:
+def _given(
+    entry: Input,
+    names: list[str],
+    fields: Sequence[str],
+    matched: Sequence[str | None],
+    columns: Sequence[Column],
+    leave_out: Sequence[str],
+    *,
+    header: bool,
+    why: str,
+) -> Fields:
+    """Return what the fields are for where the user has named them.
+
+    Raises:
+        UsageError: the names are not those of columns, or the header has others.
+    """
+    if header and len(fields) != len(names):
+        raise UsageError(
+            f"the header of {entry.name} has {format_many(len(fields), 'field')}, and --columns names "
+            f"{len(names)}: {', '.join(fields[:5])}",
+            hint="name all of them in the order of the file; those of --leave-out are not loaded",
+        )
+    if header:
+        for place, (meant, name) in enumerate(zip(matched, names, strict=True), 1):
+            if meant is not None and meant != name and named(name, leave_out) is None:
+                raise UsageError(
+                    f"--columns contradicts the header of {entry.name}: field {place} is {fields[place - 1]} "
+                    f"there, and {name} in --columns",
+                    hint="leave out --columns: fields go to columns by their names",
+                )
+    out = [place for place, name in enumerate(names) if named(name, leave_out) is not None]
+    kept = [name for place, name in enumerate(names) if place not in out]
+    check_columns(kept, columns, "--columns")
+    return Fields(kept, header, out, why)
+
+
+def _check_one_line(entry: Input, head: Head, options: LoadOptions) -> None:
+    """Refuse a header that has taken lines after it, because of a quote that a strict parser takes for text.
+
+    Raises:
+        InputError: it has.
+    """
+    record = head.record.rstrip(b"\r\n")
+    if entry.format != "csv" or (b"\n" not in record and b"\r" not in record):
+        return
+    try:
+        lines = sum(1 for _ in _reader(_decoded(record, options), options, strict=True))
+    except csv.Error:
+        lines = 0
+    if lines != 1:
+        raise InputError(
+            f"the header of {entry.name} goes on over more lines",
+            cause="a quote within a field begins a quoted part, as COPY reads CSV",
+            hint="correct the header; or say how the file is quoted: --quote",
+        )
+
+
+def strays(entry: Input, head: Head, options: LoadOptions) -> str | None:
     """Return where a strict parser sees other records than COPY in a sample of CSV; None where both agree.
 
     COPY takes every quote for the start or end of a quoted part, also within an unquoted field; a strict
@@ -135,12 +183,10 @@ def strays(entry: Input, sample: bytes, options: LoadOptions) -> str | None:
     """
     if entry.format != "csv":
         return None
-    terminator = terminator_of(sample)
-    sample = sample.removeprefix(b"\xef\xbb\xbf")
-    ends = splitter_for("csv", options, terminator).ends(sample)
+    ends = splitter_for("csv", options, head.terminator).ends(head.data)
     if not len(ends):
         return None
-    whole = sample[: int(ends[-1])]
+    whole = head.data[: int(ends[-1])]
     try:
         text = _decoded(whole, options)
     except InputError:
@@ -168,22 +214,11 @@ def _reader(text: str, options: LoadOptions, *, strict: bool = False) -> Iterato
     )
 
 
-_ENCODINGS = {
-    "LATIN1": "latin-1",
-    "WIN1252": "cp1252",
-    "WIN1251": "cp1251",
-    "WIN1250": "cp1250",
-    "SJIS": "cp932",
-}
-
-
 def _decoded(record: bytes, options: LoadOptions) -> str:
-    name = (options.encoding or "UTF8").upper()
     try:
-        return record.decode(_ENCODINGS.get(name, name))
-    except (LookupError, UnicodeDecodeError) as error:
-        if isinstance(error, LookupError):
-            return record.decode("latin-1")
+        return record.decode(codec_of(options.encoding))
+    except UnicodeDecodeError as error:
+        name = (options.encoding or "UTF8").upper()
         raise InputError(
             f"the file is not in {name}: {error.reason} at byte {error.start}",
             cause="it has another encoding",
@@ -192,4 +227,12 @@ def _decoded(record: bytes, options: LoadOptions) -> str:
 
 
 def _unescaped(field: str) -> str:
-    return field.replace("\\t", "\t").replace("\\n", "\n").replace("\\\\", "\\")
+    """Return what a field of COPY's text format stands for (CopyReadAttributesText)."""
+
+    def meant(found: re.Match[str]) -> str:
+        digits, octal, sign = found.groups()
+        if digits or octal:
+            return chr(int(digits, 16) if digits else int(octal, 8) & 0xFF)
+        return _ESCAPES.get(str(sign), str(sign))
+
+    return re.sub(r"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|(.))", meant, field, flags=re.DOTALL)

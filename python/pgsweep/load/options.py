@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from pgsweep.errors import UsageError
+
 Format = Literal["csv", "tsv", "jsonl", "parquet", "binary"]
 
 
@@ -15,7 +17,9 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         format: None where the names of the files say it.
         header: whether the first record names columns; None to find out.
-        columns: of the table, in the order of the file; None for the header's, or all.
+        columns: of the table, in the order of the file; None for the header's, or all. Of JSON and Parquet
+            those that are loaded.
+        leave_out: names in the header, keys or columns of the files that are not loaded.
         delimiter: of CSV and TSV; None for the format's own.
         quote: of CSV.
         escape: of CSV; None for the quote.
@@ -37,12 +41,14 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         piece_bytes: of a file in one transaction; None for a share of it.
         search_path: schemas in which the table's code looks for names; None for the user's own path, of a
             superuser without those in which others may create.
+        max_record_bytes: the longest record; the server takes none of 1 GB.
         keep_on_failure: leave what is copied when a record is refused, for --resume.
     """
 
     format: Format | None = None
     header: bool | None = None
     columns: list[str] | None = None
+    leave_out: list[str] | None = None
     delimiter: str | None = None
     quote: str | None = None
     escape: str | None = None
@@ -61,5 +67,34 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_rejects: int | None = None
     vacuum: bool = False
     piece_bytes: int | None = None
+    max_record_bytes: int = 1 << 30
     keep_on_failure: bool = False
     search_path: list[str] | None = None
+
+
+_OF_TEXT = ("header", "delimiter", "null", "encoding")
+_OF_CSV = ("quote", "escape", "empty_is_null")
+_OF_NO_BINARY = ("leave_out", "max_rejects")
+_WORDS = {"max_rejects": "--rejects", "empty_is_null": "--empty-is-null", "leave_out": "--leave-out"}
+
+
+def check_options(kind: Format, options: LoadOptions) -> None:
+    """Refuse options that a format does not take.
+
+    Raises:
+        UsageError: one is given.
+    """
+    refused: tuple[str, ...] = ()
+    if kind not in ("csv", "tsv"):
+        refused += _OF_TEXT
+    if kind != "csv":
+        refused += _OF_CSV
+    if kind == "binary":
+        refused += _OF_NO_BINARY
+    plain = LoadOptions()
+    given = [name for name in refused if getattr(options, name) != getattr(plain, name)]
+    if given:
+        words = ", ".join(_WORDS.get(name, f"--{name}") for name in given)
+        raise UsageError(
+            f"files of the format {kind} do not take {words}", hint="leave it out, or name another --format"
+        )

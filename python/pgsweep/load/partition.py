@@ -98,6 +98,8 @@ def plan_partition(connection: Connection, table: str, options: LoadOptions) -> 
         has_children=False,
         row_security=False,
         may_insert=True,
+        may_lock=True,
+        may_undo=True,
         table_bytes=0,
         index_bytes=0,
         rows_estimate=0,

@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError
-from pgsweep.load.copying import Copier, LoadListener, Refused, unmoved_sequences
-from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, with_table, write_local
+from pgsweep.load.copying import Copier, LoadListener, unmoved_sequences
+from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, write_local
 from pgsweep.load.objects import objects_of
 from pgsweep.load.rebuild import Rebuild
+from pgsweep.load.refusing import Refused
 from pgsweep.load.rejects import write_rejects
 from pgsweep.load.source import ChangedFile, InputError
 from pgsweep.load.unlogged import not_empty
@@ -89,6 +90,7 @@ class PieceRun:
         self._wal = wal_position(control)
         self._notes: list[str] = []
         self.resumed = False
+        self._ended = False
         self.before: list[tuple[str, str]] = []
 
     def begin(self, catalog: Catalog, objects: list[JournalObject], place: Path | None) -> None:
@@ -172,19 +174,19 @@ class PieceRun:
 
     @contextmanager
     def _said(self, *, rolling_back: bool = False) -> Iterator[None]:
-        """Have each error say what is dropped still, and what makes it again."""
+        """Have each error say what is dropped still, and how the load is ended."""
         try:
             yield
         except (PgsweepError, DriverError) as error:
             ours = error if isinstance(error, PgsweepError) else failure_of(error)
-            with suppress(DriverError):
-                missing = self._missing()
-                if missing and "pgsweep load --" not in (ours.hint or ""):
-                    what = f"{format_many(len(missing), 'object')} that the load dropped"
-                    again = "pgsweep load --resume TABLE; or undo the load: pgsweep load --rollback TABLE"
-                    if rolling_back:
-                        again = "pgsweep load --rollback TABLE"
-                    ours.hint = f"{f'{ours.hint}; ' if ours.hint else ''}make {what} again: {again}"
+            ways = self._document.table.ways
+            if not self._ended and not ways.are_in(ours.hint):
+                again = f"undo the load: {ways.rollback}" if rolling_back else ways.either
+                with suppress(DriverError):
+                    if missing := self._missing():
+                        what = f"{format_many(len(missing), 'object')} that the load dropped"
+                        again = f"{what} {'is' if len(missing) == 1 else 'are'} not made again; {again}"
+                ours.hint = f"{f'{ours.hint}; ' if ours.hint else ''}{again}"
             raise ours from error
 
     def copy_and_finish(self, begin: float) -> LoadOutcome:
@@ -216,14 +218,12 @@ class PieceRun:
         return self.finish(begin)
 
     def _undone(self, error: PgsweepError) -> PgsweepError:
+        ways = self._document.table.ways
         if self._document.options.keep_on_failure:
             if isinstance(error, ChangedFile):
-                error.hint = "undo what was copied: pgsweep load --rollback TABLE; then load the file again"
+                error.hint = f"undo what was copied: {ways.rollback}; then load the file again"
                 return error
-            error.hint = (
-                f"{error.hint}; what was copied stays, without its indexes: pgsweep load --resume TABLE, or "
-                "pgsweep load --rollback TABLE"
-            )
+            error.hint = f"{error.hint}; what was copied stays, without its indexes; {ways.either}"
             return error
         # What the server says of a refused record is in the message; of a wrong count the cause is all.
         why = f"{error.cause}; " if isinstance(error, WrongCount) else ""
@@ -237,7 +237,7 @@ class PieceRun:
             return error
         if ended != "rolled back":
             error.cause = f"{why}its rows are gone, but not everything dropped is made again"
-            error.hint = "finish that: pgsweep load --rollback TABLE"
+            error.hint = f"finish that: {ways.rollback}"
             return error
         error.cause = f"{why}the load was rolled back: its rows are gone, everything dropped is made again"
         return error
@@ -312,12 +312,7 @@ class PieceRun:
         return outcome
 
     def _write_rejects(self) -> None:
-        if self._document.rejects_file is not None:
-            write_rejects(
-                Path(self._document.rejects_file),
-                [entry.path for entry in self._document.inputs],
-                read_rejects(self._control, self._load_id),
-            )
+        write_rejects(self._document, read_rejects(self._control, self._load_id))
 
     def _missing(self) -> list[tuple[int, JournalObject]]:
         return [
@@ -357,6 +352,7 @@ class PieceRun:
         if ended != "rolled back":
             self._write_rejects()
         end_load(self._control, self._load_id)
+        self._ended = True
         remove_local(self._document.journal)
         return outcome
 
@@ -374,7 +370,7 @@ class PieceRun:
         for problem in problems:
             lines.append(problem if isinstance(problem, str) else problem.message)
             if isinstance(problem, PgsweepError) and problem.hint:
-                lines.append(with_table(problem.hint, self._document.table.quoted))
+                lines.append(problem.hint)
         rows = sum(piece.rows for piece in pieces)
         stays = rows if ended in ("loaded", "kept as it is") else 0
         return LoadOutcome(

@@ -19,7 +19,8 @@ from pgsweep.load.amount import (
     total_read_bytes,
     total_records,
 )
-from pgsweep.load.header import check_encoding, chosen_columns, strays
+from pgsweep.load.header import Fields, chosen_fields, strays
+from pgsweep.load.names import check_columns
 from pgsweep.load.objects import (
     COPY_BYTES_PER_SECOND,
     INDEX_BUILD_SECONDS,
@@ -34,10 +35,12 @@ from pgsweep.load.objects import (
     which_indexes,
     which_keys,
 )
-from pgsweep.load.options import LoadOptions
+from pgsweep.load.options import LoadOptions, check_options
 from pgsweep.load.rows import json_columns, parquet_columns
-from pgsweep.load.source import Input, read_first
+from pgsweep.load.source import Input
+from pgsweep.load.split import read_first
 from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, unlogged_choice
+from pgsweep.pg.backends import fewer_note, spared_connections
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts, hindering
@@ -136,10 +139,12 @@ def prepare(
     check_table(catalog, connection)
     table = catalog.table
     kind = inputs[0].format
-    columns, headers, amounts, stray = _look(catalog, inputs, options)
+    looked = _look(catalog, inputs, options)
+    columns, amounts, stray = looked.columns, looked.amounts, looked.stray
+    headers = [fields is not None and fields.header for fields in looked.fields]
     size = _total_bytes(inputs)
     records = total_records(amounts)
-    choices: list[LoadChoice] = []
+    choices = _header_choices(inputs, looked.fields)
     notes: list[str] = []
     triggers = [trigger for trigger in catalog.triggers if trigger.on_insert and trigger.enabled in "OA"]
     firing = table.insert_triggers and not options.disable_triggers
@@ -170,7 +175,7 @@ def prepare(
                 reason=f"the table is truncated in the same transaction{without_wal(table.wal_level)}",
             )
         )
-    jobs, measure, why = _jobs(options, inputs, single=single, size=size, stray=stray)
+    jobs, measure, why = _jobs(connection, options, inputs, single=single, size=size, stray=stray)
     choices.append(
         LoadChoice(
             what="sessions", choice=f"1 or {jobs}, measured on a sample" if measure else str(jobs), reason=why
@@ -238,7 +243,8 @@ def prepare(
     if options.unlogged:
         objects.append(unlogged_change(table))
     objects.sort(key=lambda entry: (entry.stage, -(entry.size_bytes or 0)))
-    largest = _PIECE_BYTES[0] if single else _PIECE_BYTES[1]
+    # A piece of JSON is in memory twice, as it is read and as it is sent.
+    largest = _PIECE_BYTES[0 if single or kind == "jsonl" else 1]
     piece = options.piece_bytes or max(_PIECE_BYTES[0], min(largest, (size or 0) // _PIECES))
     plan = LoadPlan(
         table=table.quoted,
@@ -253,7 +259,16 @@ def prepare(
         wal_level=table.wal_level,
         columns=columns,
         format=kind,
-        files=[LoadFile(path=f.path, size_bytes=f.size_bytes, compression=f.compression) for f in inputs],
+        files=[
+            LoadFile(
+                path=f.path,
+                size_bytes=f.size_bytes,
+                compression=f.compression,
+                header=None if fields is None else fields.header,
+                left_out=[] if fields is None else fields.left_out,
+            )
+            for f, fields in zip(inputs, looked.fields, strict=True)
+        ],
         objects=_shown(catalog, indexes, keys, options),
         referenced_by=catalog.referencing,
         strategy="one transaction" if single else "pieces",
@@ -283,48 +298,72 @@ def prepare(
     return Prepared(plan, objects, target, headers, measure, code.path)
 
 
-def _look(
-    catalog: Catalog, inputs: Sequence[Input], options: LoadOptions
-) -> tuple[list[str], list[bool], list[Amount], str | None]:
-    """Return columns, whether each input has a header, how many records each has, and stray quotes."""
+@dataclass(frozen=True)
+class _Looked:
+    """What was seen in the files: columns, fields of text, how many records, and stray quotes."""
+
+    columns: list[str]
+    fields: list[Fields | None]
+    amounts: list[Amount]
+    stray: str | None
+
+
+def _look(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions) -> _Looked:
     kind = inputs[0].format
+    check_options(kind, options)
+    writable = [column.name for column in catalog.columns if not column.generated]
+    if options.columns is not None and kind not in ("csv", "tsv"):
+        check_columns(options.columns, catalog.columns, "--columns")
     if kind == "binary":
-        names = options.columns or [column.name for column in catalog.columns if not column.generated]
-        return names, [False] * len(inputs), [Amount(None, f.size_bytes) for f in inputs], None
+        amounts = [Amount(None, entry.size_bytes) for entry in inputs]
+        return _Looked(options.columns or writable, [None] * len(inputs), amounts, None)
     found: list[list[str]] = []
-    headers: list[bool] = []
-    amounts: list[Amount] = []
+    fields: list[Fields | None] = []
+    amounts = []
     stray = None
     for entry in inputs:
         if kind == "parquet":
-            found.append(options.columns or parquet_columns(entry, catalog.columns))
-            headers.append(False)
+            found.append(list(parquet_columns(entry, catalog.columns, options)))
+            fields.append(None)
             amounts.append(amount_of_parquet(entry))
             continue
-        sample = read_first(entry)
-        check_encoding(entry, sample, options)
+        head = read_first(entry, options)
+        seen = None
         if kind == "jsonl":
-            found.append(options.columns or json_columns(entry, sample, catalog.columns))
-            headers.append(False)
+            found.append(json_columns(entry, head, catalog.columns, options))
         else:
-            columns, header = chosen_columns(entry, sample, options, catalog.columns)
+            seen = chosen_fields(entry, head, options, catalog.columns)
             # An empty file names no columns, so it fits to any.
-            found.append(columns if sample or options.columns else [])
-            headers.append(header)
-            stray = stray or strays(entry, sample, options)
-        amounts.append(amount_of_text(entry, sample, options, header=headers[-1]))
+            found.append(seen.columns if head.data or options.columns else [])
+            stray = stray or strays(entry, head, options)
+        fields.append(seen)
+        amounts.append(amount_of_text(entry, head, options, header=seen is not None and seen.header))
     filled = [columns for columns in found if columns]
     if any(columns != filled[0] for columns in filled):
         if kind == "jsonl":
-            every = [c.name for c in catalog.columns if any(c.name in columns for columns in filled)]
-            return every, headers, amounts, stray
+            every = [name for name in writable if any(name in columns for columns in filled)]
+            return _Looked(every, fields, amounts, stray)
         raise UsageError(
             "the files have different columns, or the same in another order",
             hint="load those that are alike at once",
         )
-    if not filled:
-        return [column.name for column in catalog.columns if not column.generated], headers, amounts, stray
-    return filled[0], headers, amounts, stray
+    return _Looked(filled[0] if filled else writable, fields, amounts, stray)
+
+
+def _header_choices(inputs: Sequence[Input], fields: Sequence[Fields | None]) -> list[LoadChoice]:
+    """Return what the first records of files of text were taken for."""
+    found: dict[tuple[bool, str], list[str]] = {}
+    for entry, one in zip(inputs, fields, strict=True):
+        if one is not None:
+            found.setdefault((one.header, one.why), []).append(entry.name)
+    return [
+        LoadChoice(
+            what="first record" if len(found) == 1 else f"first record of {', '.join(names)}",
+            choice="a header" if header else "a row",
+            reason=why,
+        )
+        for (header, why), names in found.items()
+    ]
 
 
 def _total_bytes(inputs: Sequence[Input]) -> int | None:
@@ -351,6 +390,8 @@ def _strategy(
     asked = options.max_rejects is not None or (options.jobs or 1) > 1
     if not asked and not dropping and size is not None and size <= _SMALL_BYTES:
         return True, "the files are small, and nothing is dropped"
+    if not catalog.table.may_undo:
+        return True, "this role may not remove rows of the table again"
     if not catalog.table.may_create and options.indexes != "drop":
         return True, "this role may not create a schema for the journal"
     return (
@@ -407,7 +448,13 @@ def _freezes(catalog: Catalog, options: LoadOptions, *, single: bool, dropping: 
 
 
 def _jobs(
-    options: LoadOptions, inputs: Sequence[Input], *, single: bool, size: int | None, stray: str | None
+    connection: Connection,
+    options: LoadOptions,
+    inputs: Sequence[Input],
+    *,
+    single: bool,
+    size: int | None,
+    stray: str | None,
 ) -> tuple[int, bool, str]:
     """Return the sessions, whether to measure first, and why."""
     if single:
@@ -418,13 +465,14 @@ def _jobs(
         return 1, False, "the quoting of the file is not strict"
     if inputs[0].format == "binary":
         return 1, False, "in COPY's binary format records cannot be found without reading all fields"
+    wanted = options.jobs or max(1, min(_MOST_JOBS, os.cpu_count() or 1))
+    many = spared_connections(connection, wanted)
     if options.jobs is not None:
-        return options.jobs, False, "as asked"
-    many = max(1, min(_MOST_JOBS, os.cpu_count() or 1))
+        return many, False, "as asked" if many == wanted else fewer_note(many, wanted)
     if size is not None and size < _MEASURED_FROM_BYTES:
         return 1, False, "the files are too small to gain from more"
     if many == 1:
-        return 1, False, "this machine has one processor"
+        return 1, False, "this machine has one processor" if wanted == 1 else fewer_note(many, wanted)
     return many, inputs[0].identity is not None, "more are used only where a sample is faster with them"
 
 
@@ -501,6 +549,11 @@ def _given_up(objects: Sequence[JournalObject], *, single: bool) -> list[str]:
     if any(entry.stage == 0 for entry in objects):
         lines.append(
             "queries that use a dropped index read the whole table; duplicates are found at the end only"
+        )
+    if any(entry.definition.startswith("CREATE UNIQUE INDEX") for entry in objects):
+        lines.append(
+            "INSERT ... ON CONFLICT that names a dropped unique index fails; so does GROUP BY that relies "
+            "on a dropped primary key"
         )
     if any(entry.stage == 2 for entry in objects):
         lines.append("foreign keys that are dropped are not checked until the end, for other sessions either")

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from pgsweep.errors import PgsweepError
 from pgsweep.files import write_whole
+from pgsweep.load.document import LoadDocument
+from pgsweep.load.split import codec_of, without_end
 from pgsweep.pg.load_journal import Reject
 
 
-def write_rejects(path: Path, files: Sequence[str], rejects: Sequence[Reject]) -> None:
+def write_rejects(document: LoadDocument, rejects: Sequence[Reject]) -> None:
     """Write the file, whole or not at all; it is for its owner only, because it holds data of the table.
 
+    Records are the bytes of the inputs, so the file has their encoding.
+
     Args:
-        path: where.
-        files: the names of the inputs, by number.
+        document: says where, if anywhere.
         rejects: what was refused.
 
     Raises:
         PgsweepError: the disk is full.
     """
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["file", "line", "reason", "record"])
+    if document.rejects_file is None:
+        return
+    path, encoding = Path(document.rejects_file), document.options.encoding
+    codec = codec_of(encoding)
+    lines = [b"file,line,reason,record\n"]
     for reject in rejects:
-        record = reject.record.rstrip(b"\r\n").decode("utf-8", "backslashreplace")
-        writer.writerow([files[reject.file], reject.line, reject.reason, record])
+        reason = reject.reason.encode(codec, "backslashreplace")
+        record = without_end(reject.record)
+        fields = [os.fsencode(document.inputs[reject.file].path), b"%d" % reject.line, reason, record]
+        lines.append(b",".join(map(_field, fields)) + b"\n")
     try:
-        write_whole(path, out.getvalue().encode(), mode=0o600)
+        write_whole(path, b"".join(lines), mode=0o600)
     except OSError as error:
         raise PgsweepError(
             f"cannot write `{path}`: {error.strerror}",
             cause="all rows are loaded; the refused records are kept in the journal",
-            hint="make room, then: pgsweep load --resume TABLE",
+            hint=f"make room, then: {document.table.ways.resume}",
         ) from error
+
+
+def _field(value: bytes) -> bytes:
+    if any(sign in value for sign in (b'"', b",", b"\n", b"\r")):
+        return b'"' + value.replace(b'"', b'""') + b'"'
+    return value

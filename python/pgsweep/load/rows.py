@@ -10,93 +10,195 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from pgsweep.load.arrow_text import as_text
-from pgsweep.load.source import Chunk, Input, InputError
+from pgsweep.errors import UsageError
+from pgsweep.load.arrow_text import as_text, row_bytes
+from pgsweep.load.names import columns_for, named
+from pgsweep.load.options import LoadOptions
+from pgsweep.load.source import BLOCK_BYTES, Input, InputError
+from pgsweep.load.split import Chunk, Head
 from pgsweep.pg.load_catalog import Column
+from pgsweep.pg.load_journal import Reject
+from pgsweep.units import format_bytes
 
 _DECODER: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NULL: Final = b"null"
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SAMPLE_LINES: Final = 1000
 _PARQUET_ROWS: Final = 50_000
+_PARQUET_BYTES: Final = 8 << 20
 
 
-def json_columns(entry: Input, sample: bytes, columns: Sequence[Column]) -> list[str]:
-    """Return the columns that the first lines name, in the table's order.
+def json_columns(entry: Input, head: Head, columns: Sequence[Column], options: LoadOptions) -> list[str]:
+    """Return the columns that the keys of the first lines mean, in the table's order.
 
     Raises:
-        InputError: a line is not a JSON object, or has a key that is not a column.
+        InputError: a line is not a JSON object, and none may be refused.
+        UsageError: a key is not a column.
     """
-    keys: set[str] = set()
-    lines = sample.splitlines()
-    whole = lines if sample.endswith(b"\n") or len(lines) == 1 else lines[:-1]
+    keys: dict[str, None] = {}
+    lines = head.data.split(b"\n")
+    whole = lines if head.whole else lines[:-1]
     for number, line in enumerate(whole[:_SAMPLE_LINES], 1):
         if line.strip():
-            keys |= set(_object(entry, line, number))
-    known = {column.name for column in columns if not column.generated}
-    unknown = sorted(keys - known)
-    if unknown:
-        raise InputError(
-            f"{entry.name} has keys that are not columns: {', '.join(unknown[:5])}",
-            hint=f"the table has {', '.join(sorted(known))}",
-        )
-    return [column.name for column in columns if column.name in keys]
+            try:
+                keys |= dict.fromkeys(_DECODER.decode(line))
+            except _UNDECODABLE as error:
+                if options.max_rejects is None:
+                    raise _not_json(entry, number, _not_an_object(error)) from error
+    if options.columns is not None:
+        return options.columns
+    taken = _writable(columns)
+    known = [column.name for column in columns]
+    meant = {named(key, known) or key for key in keys if named(key, options.leave_out or []) is None}
+    columns_for(sorted(meant), columns, [], f"a key of {entry.name}")
+    return [column.name for column in taken if column.name in meant]
 
 
-def json_chunk(entry: Input, chunk: Chunk, names: Sequence[str], columns: Sequence[Column]) -> Chunk:
-    """Return a piece of JSON lines as a piece of CSV.
+def json_chunks(
+    entry: Input,
+    chunks: Iterator[Chunk],
+    names: Sequence[str],
+    columns: Sequence[Column],
+    options: LoadOptions,
+) -> Iterator[Chunk]:
+    """Yield pieces of JSON lines as pieces of CSV.
 
     Raises:
-        InputError: a line is not a JSON object, has a key that is not one of the columns, or a value that
-            cannot be decoded.
+        InputError: a line is not a JSON object, has a key that is not a column, or a value that cannot be
+            decoded, and none may be refused.
     """
-    arrays = {column.name for column in columns if column.category == "A"}
-    documents = {column.name for column in columns if column.is_json}
-    wanted = set(names)
-    out = []
-    for number, line in enumerate(b"".join(chunk.parts).split(b"\n"), chunk.first_line):
-        if not line.strip():
-            continue
-        found = _object(entry, line, number)
-        if not found.keys() <= wanted:
-            raise InputError(
-                f"{entry.name}, line {number}: it has keys that the lines before do not have: "
-                f"{', '.join(sorted(found.keys() - wanted)[:5])}",
-                hint="name all columns: --columns NAME,...",
-            )
+    rows = _JsonRows(entry, names, columns, options)
+    for chunk in chunks:
+        yield rows.converted(chunk)
+
+
+class _Unfit(Exception):
+    """A line that cannot be sent to the server, and why."""
+
+
+class _JsonRows:
+    """Converts JSON lines."""
+
+    def __init__(
+        self, entry: Input, names: Sequence[str], columns: Sequence[Column], options: LoadOptions
+    ) -> None:
+        self._entry = entry
+        self._names = list(names)
+        self._columns = {column.name: column for column in columns}
+        self._options = options
+        self._kinds = {column.name: (column.category == "A", column.is_json) for column in columns}
+        self._meant: dict[str, str | None] = {}
+
+    def converted(self, chunk: Chunk) -> Chunk:
+        """Return a piece as CSV."""
+        names, wanted = list(self._names), set(self._names)
+        kinds = [(name, *self._kinds[name]) for name in names]
+        rejecting = self._options.max_rejects is not None
+        out: list[bytes] = []
+        lines: list[int] = []
+        sources: list[bytes] = []
+        refused: list[Reject] = []
+        for number, line in enumerate(b"".join(chunk.parts).split(b"\n"), chunk.first_line):
+            if not line or line.isspace():
+                continue
+            try:
+                found = _decoded(line)
+                if not found.keys() <= wanted:
+                    found = self._by_column(found)
+                    if late := [name for name in found if name not in wanted]:
+                        # Without a default the other rows are the same whether the column is named or not.
+                        names += late
+                        wanted.update(late)
+                        kinds = [(name, *self._kinds[name]) for name in names]
+                        out = [row + b"," * len(late) for row in out]
+                row = b",".join([_field(found.get(name), array, document) for name, array, document in kinds])
+            except (_Unfit, *_UNDECODABLE) as error:
+                reason = str(error) if isinstance(error, _Unfit) else f"a value cannot be read: {error}"
+                if not rejecting:
+                    raise _not_json(self._entry, number, reason) from error
+                refused.append(Reject(file=chunk.file, line=number, reason=reason, record=line))
+                continue
+            out.append(row)
+            lines.append(number)
+            if rejecting:
+                sources.append(line)
+        out.append(b"")
+        return Chunk(
+            chunk.file,
+            chunk.piece,
+            [b"\n".join(out)],
+            len(lines),
+            chunk.source_bytes,
+            chunk.first_line,
+            chunk.checksum,
+            columns=names if len(names) > len(self._names) else None,
+            lines=lines,
+            sources=sources,
+            refused=refused,
+        )
+
+    def _by_column(self, found: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+        """Return the values by the columns that the keys mean."""
+        values: dict[str, msgspec.Raw] = {}
+        for key, value in found.items():
+            if key not in self._meant:
+                self._meant[key] = self._column_of(key)
+            name = self._meant[key]
+            if name in values:
+                raise _Unfit(f"two of its keys mean the column {name}")
+            if name is not None:
+                values[name] = value
+        return values
+
+    def _column_of(self, key: str) -> str | None:
+        """Return the column that a key means, or nothing where it is to be left out."""
+        options = self._options
         try:
-            fields = [_field(found.get(name), name in arrays, name in documents) for name in names]
-        except _UNDECODABLE as error:
-            raise InputError(
-                f"{entry.name}, line {number}: a value cannot be read: {error}",
-                hint="JSON is UTF-8; convert the file, or leave the record out",
-            ) from error
-        out.append(b",".join(fields) + b"\n")
-    return msgspec_replaced(chunk, [b"".join(out)], len(out))
+            if named(key, options.leave_out or []) is not None:
+                return None
+            name = named(key, list(self._columns))
+        except UsageError as error:
+            raise _Unfit(error.message) from error
+        if options.columns is not None:
+            return name if name in options.columns else None
+        if name is None:
+            raise _Unfit(f"its key {key} is not a column of the table; to leave it out: --leave-out")
+        column = self._columns[name]
+        if column.generated:
+            raise _Unfit(f"its key {key} is a generated column; to leave it out: --leave-out")
+        if name not in self._names and column.has_default:
+            raise _Unfit(
+                f"its key {key} is a column with a default that no line before has; to name it: --columns"
+            )
+        return name
 
 
-def msgspec_replaced(chunk: Chunk, parts: list[bytes | memoryview], records: int) -> Chunk:
-    """Return the chunk with other bytes for COPY."""
-    return Chunk(
-        chunk.file, chunk.piece, parts, records, chunk.source_bytes, chunk.first_line, chunk.checksum
-    )
-
-
-def _object(entry: Input, line: bytes, number: int) -> dict[str, msgspec.Raw]:
-    if number == 1:
-        line = line.removeprefix(_BYTE_ORDER_MARK)
+def _decoded(line: bytes) -> dict[str, msgspec.Raw]:
     try:
         return _DECODER.decode(line)
     except _UNDECODABLE as error:
-        raise InputError(
-            f"{entry.name}, line {number}: it is not a JSON object: {error}",
-            hint="JSON lines have one object a line, from { to }",
-        ) from error
+        raise _Unfit(_not_an_object(error)) from error
+
+
+def _not_an_object(error: Exception) -> str:
+    return f"it is not a JSON object: {error}"
+
+
+def _not_json(entry: Input, number: int, why: str) -> InputError:
+    return InputError(
+        f"{entry.name}, line {number}: {why}",
+        hint="JSON lines have one object a line, from { to }, in UTF-8; correct the line, or have such lines "
+        "written to a file: --rejects FILE",
+    )
+
+
+def _writable(columns: Sequence[Column]) -> list[Column]:
+    return [column for column in columns if not column.generated]
 
 
 def _field(raw: msgspec.Raw | None, is_array: bool, is_document: bool) -> bytes:
@@ -119,61 +221,130 @@ def _quoted(value: bytes) -> bytes:
 def _array_of_json(value: bytes, of_documents: bool) -> bytes:
     """Return a JSON array as PostgreSQL writes an array; numbers and objects in it keep their text.
 
-    Strings keep their quotes where the elements are JSON, as in jsonb_populate_record (jsonfuncs.c).
+    Strings keep their quotes where the elements are JSON, as in jsonb_populate_record (jsonfuncs.c). There
+    arrays within the array are its further dimensions if all have the same form, else documents.
     """
     if value[:1] == b"[":
-        elements = msgspec.json.decode(value, type=list[msgspec.Raw])
-        parts = [_array_of_json(bytes(element).strip(), of_documents) for element in elements]
+        elements = [bytes(element).strip() for element in msgspec.json.decode(value, type=list[msgspec.Raw])]
+        if of_documents and _shape(value) is None:
+            return b"{" + b",".join(map(_element, elements)) + b"}"
+        parts = [_array_of_json(element, of_documents) for element in elements]
         # Servers before 17 refuse an array of empty arrays; it is empty itself.
         return b"{}" if parts and all(part == b"{}" for part in parts) else b"{" + b",".join(parts) + b"}"
-    if value == _NULL:
-        return b"NULL"
     if value[:1] == b'"' and not of_documents:
         value = msgspec.json.decode(value, type=str).encode("utf-8", "surrogatepass")
+        return _element(value, null=None)
+    return _element(value)
+
+
+def _element(value: bytes, null: bytes | None = _NULL) -> bytes:
+    """Return one element as PostgreSQL writes it in an array."""
+    if value == null:
+        return b"NULL"
     return b'"' + value.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
-def parquet_columns(entry: Input, columns: Sequence[Column]) -> list[str]:
-    """Return the columns of a Parquet file, in its order.
-
-    Raises:
-        InputError: it cannot be read, or has columns that the table does not have.
-    """
-    with _opened(entry) as file:
-        names = list(file.schema_arrow.names)
-    known = {column.name for column in columns if not column.generated}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise InputError(
-            f"{entry.name} has columns that the table does not have: {', '.join(unknown[:5])}",
-            hint=f"name those to load: --columns NAME,...; the table has {', '.join(sorted(known))}",
-        )
-    return names
+def _shape(value: bytes) -> tuple[int, ...] | None:
+    """Return how long an array is in each dimension; nothing where its elements have not all one form."""
+    if value[:1] != b"[":
+        return ()
+    elements = msgspec.json.decode(value, type=list[msgspec.Raw])
+    forms = {_shape(bytes(element).strip()) for element in elements}
+    if len(forms) > 1 or None in forms:
+        return None
+    return (len(elements), *(forms.pop() or () if forms else ()))
 
 
-def parquet_chunks(entry: Input, names: Sequence[str], columns: Sequence[Column]) -> Iterator[Chunk]:
-    """Yield the rows of a Parquet file as pieces of CSV.
+def parquet_columns(entry: Input, columns: Sequence[Column], options: LoadOptions) -> dict[str, str]:
+    """Return the columns of a Parquet file by those of the table that they are for, in its order.
 
     Raises:
         InputError: it cannot be read.
+        UsageError: it has columns that the table does not have, or lacks one that is to be loaded.
     """
-    kinds = {column.name: column for column in columns}
     with _opened(entry) as file:
-        row = 1
+        names = list(file.schema_arrow.names)
+    if options.columns is None:
+        found = columns_for(names, columns, options.leave_out or [], entry.name)
+        return {one: name for one, name in zip(found, names, strict=True) if one is not None}
+    meant: dict[str, str] = {}
+    for name in names:
+        one = named(name, options.columns)
+        if one in meant:
+            raise UsageError(f"{entry.name} has the column {one} twice", hint="name one: --columns NAME,...")
+        if one is not None:
+            meant[one] = name
+    missing = [name for name in options.columns if name not in meant]
+    if missing:
+        raise UsageError(
+            f"{entry.name} does not have the columns {', '.join(missing[:5])}",
+            hint=f"it has {', '.join(names[:20])}",
+        )
+    return {name: meant[name] for name in options.columns}
+
+
+def parquet_chunks(
+    entry: Input, names: Sequence[str], columns: Sequence[Column], options: LoadOptions
+) -> Iterator[Chunk]:
+    """Yield the rows of a Parquet file as pieces of CSV, each of so many rows as have few bytes of text.
+
+    Text that repeats is read as a dictionary, which a file of some bytes may have for gigabytes of text.
+
+    Raises:
+        InputError: it cannot be read, or a row is too long.
+    """
+    meant = parquet_columns(entry, columns, options)
+    kinds = {column.name: column for column in columns}
+    fields = [meant[name] for name in names]
+    number, row = 0, 1
+    with _opened(entry, dictionaries=True) as file:
         try:
-            batches = file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(names))
-            for number, batch in enumerate(batches):
-                ordered = batch.select(list(names))
-                arrays = [_column(entry, ordered.column(at), kinds[name]) for at, name in enumerate(names)]
-                sink = pa.BufferOutputStream()
-                plain = pa.RecordBatch.from_arrays(arrays, names=[str(at) for at in range(len(names))])
-                options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
-                pyarrow.csv.write_csv(plain, sink, options)
-                data = sink.getvalue().to_pybytes()
-                yield Chunk(entry.number, number, [data], batch.num_rows, batch.nbytes, row)
-                row += batch.num_rows
+            for batch in file.iter_batches(batch_size=_batch_rows(file), columns=fields):
+                ordered = batch.select(fields)
+                for begin, end in _ranges(entry, ordered, options, row):
+                    part = ordered.slice(begin, end - begin)
+                    arrays = [_column(entry, part.column(at), kinds[name]) for at, name in enumerate(names)]
+                    sink = pa.BufferOutputStream()
+                    plain = pa.RecordBatch.from_arrays(arrays, names=[str(at) for at in range(len(names))])
+                    wanted = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
+                    pyarrow.csv.write_csv(plain, sink, wanted)
+                    data = sink.getvalue().to_pybytes()
+                    rows = range(row, row + part.num_rows)
+                    yield Chunk(entry.number, number, [data], len(rows), len(data), row, lines=rows)
+                    row += part.num_rows
+                    number += 1
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{entry.name} cannot be read to its end: {error}") from error
+
+
+def _batch_rows(file: pq.ParquetFile) -> int:
+    """Return how many rows are read at once: by their length as the file says it, without dictionaries."""
+    groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
+    widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
+    return max(1, min(_PARQUET_ROWS, int(_PARQUET_BYTES / max(1.0, widest))))
+
+
+def _ranges(
+    entry: Input, batch: pa.RecordBatch, options: LoadOptions, first_row: int
+) -> Iterator[tuple[int, int]]:
+    """Yield ranges of the rows of a batch, each of few bytes of text.
+
+    Raises:
+        InputError: a row has more than a record may have.
+    """
+    sizes = sum((row_bytes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < batch.num_rows:
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + _PARQUET_BYTES, "right")))
+        if int(sizes[begin]) > options.max_record_bytes:
+            raise InputError(
+                f"{entry.name}, row {first_row + begin}: it has {format_bytes(int(sizes[begin]))} of text",
+                hint="leave the column out: --leave-out NAME; or allow more: --max-record SIZE",
+            )
+        yield begin, end
+        begin = end
 
 
 def _column(entry: Input, column: pa.Array, target: Column) -> pa.Array:
@@ -193,9 +364,21 @@ def _column(entry: Input, column: pa.Array, target: Column) -> pa.Array:
         ) from error
 
 
-def _opened(entry: Input) -> pq.ParquetFile:
+def _opened(entry: Input, *, dictionaries: bool = False) -> pq.ParquetFile:
+    """Return the file, open.
+
+    Args:
+        dictionaries: text that is stored as a dictionary is read as one.
+    """
     try:
-        return pq.ParquetFile(entry.path)
+        file = pq.ParquetFile(entry.path)
+        if not dictionaries:
+            return file
+        schema = file.metadata.schema
+        there = [schema.column(at) for at in range(file.metadata.num_columns)]
+        texts = [column.path for column in there if column.physical_type == "BYTE_ARRAY"]
+        file.close()
+        return pq.ParquetFile(entry.path, read_dictionary=texts, pre_buffer=False, buffer_size=BLOCK_BYTES)
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"`{entry.path}` is not a Parquet file, or is cut short: {error}", hint="get it again"

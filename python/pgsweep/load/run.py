@@ -17,15 +17,16 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.copying import LoadListener, NullLoadListener
-from pgsweep.load.document import LoadDocument, journal_place, parse_document, with_table
+from pgsweep.load.document import LoadDocument, journal_place, parse_document
 from pgsweep.load.leftover import local_journals, remove_leftovers
 from pgsweep.load.objects import COPY_BYTES_PER_SECOND
 from pgsweep.load.options import LoadOptions
@@ -34,11 +35,11 @@ from pgsweep.load.pieces import PieceRun
 from pgsweep.load.plan import Prepared, prepare
 from pgsweep.load.sample import measure_jobs
 from pgsweep.load.single import load_in_one
-from pgsweep.load.source import Input, check_unchanged, find_inputs
+from pgsweep.load.source import Input, check_outputs, check_unchanged, find_inputs
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_catalog import Catalog, Column, read_catalog
-from pgsweep.pg.load_code import read_code
+from pgsweep.pg.load_catalog import Catalog, Column, changed_since_plan, read_catalog
+from pgsweep.pg.load_code import Code, read_code
 from pgsweep.pg.load_copy import open_session
 from pgsweep.pg.load_journal import (
     LoadId,
@@ -52,10 +53,54 @@ from pgsweep.pg.load_journal import (
     read_unfinished,
 )
 from pgsweep.pg.load_lock import dropped
+from pgsweep.pg.load_ways import Ways
 from pgsweep.pg.load_work import current_xid, failure_of, own_rows_are_distinct
 from pgsweep.pg.userpath import parts_of_name, resolve_relation
 from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadChoice, LoadOutcome, LoadResult
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A load as it was planned and shown: what is carried out is this, or nothing.
+
+    Attributes:
+        table: as the user has named it.
+        catalog: of the table; of a new partition, as it will be.
+        result: what is shown.
+    """
+
+    inputs: list[Input]
+    table: str
+    options: LoadOptions
+    catalog: Catalog
+    code: Code
+    prepared: Prepared
+    partition: NewPartition | None
+    result: LoadResult
+
+
+def agree(conninfo: str, inputs: list[Input], table: str, options: LoadOptions) -> Agreed:
+    """Plan a load; nothing is changed.
+
+    Raises:
+        PgsweepError: the files or the table cannot be loaded like this.
+    """
+    with connect(conninfo) as connection, _explained():
+        partition = None
+        if options.partition_of or options.for_values:
+            partition = plan_partition(connection, table, options)
+            options, catalog = partition_options(options), partition.catalog
+            code = read_code(connection, partition.parent.table, options.search_path)
+        else:
+            catalog = _catalog_of(connection, table)
+            _refuse_unfinished(connection, catalog.table.oid, table)
+            code = read_code(connection, catalog.table, options.search_path)
+        prepared = prepare(catalog, inputs, options, connection, code)
+        if partition is not None:
+            prepared = partition_plan(prepared, partition)
+        result = _result(connection, prepared, None)
+        return Agreed(inputs, table, options, catalog, code, prepared, partition, result)
 
 
 def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOptions) -> LoadResult:
@@ -64,16 +109,7 @@ def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOpti
     Raises:
         PgsweepError: the files or the table cannot be loaded like this.
     """
-    inputs = find_inputs(files, options)
-    with connect(conninfo) as connection, _explained(table):
-        if options.partition_of or options.for_values:
-            _, _, prepared = _prepared_partition(connection, inputs, table, options)
-            return _result(connection, prepared, None)
-        catalog = _catalog_of(connection, table)
-        _refuse_unfinished(connection, catalog.table.oid, table)
-        code = read_code(connection, catalog.table, options.search_path)
-        prepared = prepare(catalog, inputs, options, connection, code)
-        return _result(connection, prepared, None)
+    return agree(conninfo, find_inputs(files, options), table, options).result
 
 
 def load_files(
@@ -87,7 +123,21 @@ def load_files(
     journal: Path | None = None,
     rejects: Path | None = None,
 ) -> LoadResult:
-    """Load files into a table, and return the plan and what was done.
+    """Plan a load and carry it out: see `carry_out`."""
+    agreed = agree(conninfo, find_inputs(files, options), table, options)
+    return carry_out(conninfo, agreed, listener=listener, stop=stop, journal=journal, rejects=rejects)
+
+
+def carry_out(
+    conninfo: str,
+    agreed: Agreed,
+    *,
+    listener: LoadListener | None = None,
+    stop: threading.Event | None = None,
+    journal: Path | None = None,
+    rejects: Path | None = None,
+) -> LoadResult:
+    """Load files into a table as was agreed, and return the plan and what was done.
 
     Args:
         journal: the local file; in the state folder by default.
@@ -97,44 +147,29 @@ def load_files(
         PgsweepError: nothing of the load is in the table then, unless the message says otherwise.
     """
     listener, stop = listener or NullLoadListener(), stop or threading.Event()
-    inputs = find_inputs(files, options)
+    check_outputs([rejects, journal], agreed.inputs)
     begin = time.monotonic()
-    with open_session(conninfo) as control, _explained(table):
+    catalog, prepared = agreed.catalog, agreed.prepared
+    with open_session(conninfo) as control, _explained():
         remove_leftovers(conninfo, control, listener.note)
-        if options.partition_of or options.for_values:
-            partition, alone, prepared = _prepared_partition(control, inputs, table, options)
-            document = _document(partition.catalog, prepared, inputs, alone, rejects, None)
-            outcome = load_in_one(
-                conninfo,
-                control,
-                partition.catalog,
-                document,
-                [],
-                listener=listener,
-                stop=stop,
-                partition=partition,
-            )
-            return _result(control, prepared, outcome)
-        catalog = _catalog_of(control, table)
-        code = read_code(control, catalog.table, options.search_path)
-        prepared = prepare(catalog, inputs, options, control, code)
-        oid = catalog.table.oid
-        _refuse_unfinished(control, oid, table)
-        if prepared.plan.strategy == "one transaction":
+        _check_code(control, agreed)
+        if agreed.partition is not None or prepared.plan.strategy == "one transaction":
             outcome = load_in_one(
                 conninfo,
                 control,
                 catalog,
-                _document(catalog, prepared, inputs, options, rejects, None),
-                prepared.objects,
+                _document(agreed, rejects, None),
+                [] if agreed.partition is not None else prepared.objects,
                 listener=listener,
                 stop=stop,
+                partition=agreed.partition,
             )
             return _result(control, prepared, outcome)
+        oid = catalog.table.oid
         schema = make_journal(control)
         try:
             claim(control, oid)
-            _refuse_unfinished(control, oid, table)
+            _refuse_unfinished(control, oid, agreed.table)
             xid = _first_xid(control, catalog)
             load_id = str(uuid.uuid4())
             place = journal_place(journal, load_id)
@@ -142,8 +177,7 @@ def load_files(
                 listener.note(
                     "there is no folder for a local journal ($XDG_STATE_HOME); name a file: --journal FILE"
                 )
-            document = _document(catalog, prepared, inputs, options, rejects, place)
-            document = msgspec.structs.replace(document, first_xid=xid)
+            document = msgspec.structs.replace(_document(agreed, rejects, place), first_xid=xid)
             if prepared.measure:
                 listener.stage("measuring how many sessions are fastest")
                 document, prepared = _measured(conninfo, control, document, prepared, catalog.columns, schema)
@@ -154,10 +188,21 @@ def load_files(
         except BaseException:
             # Nothing of the load is in the journal, unless the connection was lost.
             with suppress(DriverError, PgsweepError):
-                drop_empty_journal(control, schema)
+                drop_empty_journal(control)
             raise
         outcome = run.copy_and_finish(begin)
         return _result(control, prepared, outcome)
+
+
+def _check_code(control: Connection, agreed: Agreed) -> None:
+    """Refuse to run other code of the table than was shown. The table itself is compared under its lock.
+
+    Raises:
+        PgsweepError: another session has changed it.
+    """
+    table = agreed.catalog.table if agreed.partition is None else agreed.partition.parent.table
+    if read_code(control, table, agreed.options.search_path) != agreed.code:
+        raise changed_since_plan()
 
 
 def resume(
@@ -179,7 +224,7 @@ def resume(
     """
     begin = time.monotonic()
     listener = listener or NullLoadListener()
-    with open_session(conninfo) as control, _explained(table):
+    with open_session(conninfo) as control, _explained():
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table)
         document = _with_path(control, document, search_path, copying=True)
@@ -188,11 +233,11 @@ def resume(
         if phase == "rolling back":
             raise UsageError(
                 "this load is being rolled back, and its rows are gone",
-                hint="finish that: pgsweep load --rollback TABLE",
+                hint=f"finish that: {document.table.ways.rollback}",
             )
         if phase in ("planned", "copying"):
             for entry in document.inputs:
-                check_unchanged(entry, resuming=True)
+                check_unchanged(entry, begun=document.table.ways)
         if phase == "planned":
             run.drop([entry for _, entry, _ in read_objects(control, found.load_id)])
         outcome = run.copy_and_finish(begin) if phase != "rebuilding" else run.finish(begin)
@@ -218,7 +263,7 @@ def keep_as_is(
     """
     begin = time.monotonic()
     listener = listener or NullLoadListener()
-    with open_session(conninfo) as control, _explained(table):
+    with open_session(conninfo) as control, _explained():
         found, document, columns = _found(control, table)
         document = _with_path(control, document, None, copying=False)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
@@ -226,8 +271,8 @@ def keep_as_is(
         if phase in ("planned", "copying") and not partly:
             raise UsageError(
                 f"not all rows of this load were copied into `{table}`",
-                hint="finish it: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE; or "
-                "end it without the rows that were not copied: pgsweep load --keep-as-is TABLE --yes",
+                hint=f"{document.table.ways.either}; or end it without the rows that were not copied: "
+                f"{document.table.ways.keep_as_is}",
             )
         if phase == "rolling back":
             outcome = run.roll_back(begin, keep_as_is=True)
@@ -247,7 +292,7 @@ def roll_back(
     """
     begin = time.monotonic()
     listener = listener or NullLoadListener()
-    with open_session(conninfo) as control, _explained(table):
+    with open_session(conninfo) as control, _explained():
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table, gone_is_fine=True)
         document = _with_path(control, document, None, copying=False)
@@ -268,7 +313,7 @@ def forget(conninfo: str, table: str, *, really: bool, listener: LoadListener | 
         UsageError: there is no such load.
     """
     begin = time.monotonic()
-    with open_session(conninfo) as control, _explained(table):
+    with open_session(conninfo) as control, _explained():
         found, document, columns = _found(control, table, gone_is_fine=True)
         run = _resumed(conninfo, control, found, document, columns, listener or NullLoadListener(), None)
         return _result(control, _already_prepared(document), run.forget(begin, really=really))
@@ -305,7 +350,7 @@ def _already_prepared(document: LoadDocument) -> Prepared:
 def _catalog_of(connection: Connection, table: str) -> Catalog:
     catalog = read_catalog(connection, resolve_relation(connection, table))
     if catalog is None:
-        raise dropped()
+        raise dropped(None)
     return catalog
 
 
@@ -321,40 +366,22 @@ def _first_xid(control: Connection, catalog: Catalog) -> int:
     return xid
 
 
-def _document(
-    catalog: Catalog,
-    prepared: Prepared,
-    inputs: list[Input],
-    options: LoadOptions,
-    rejects: Path | None,
-    place: Path | None,
-) -> LoadDocument:
+def _document(agreed: Agreed, rejects: Path | None, place: Path | None) -> LoadDocument:
     return LoadDocument(
-        table=catalog.table,
-        plan=prepared.plan,
-        target=prepared.target,
-        inputs=inputs,
-        headers=prepared.headers,
-        options=options,
-        jobs=prepared.plan.jobs,
+        table=agreed.catalog.table,
+        plan=agreed.prepared.plan,
+        target=agreed.prepared.target,
+        inputs=agreed.inputs,
+        headers=agreed.prepared.headers,
+        options=agreed.options,
+        jobs=agreed.prepared.plan.jobs,
         first_xid=0,
-        truncatable=catalog.truncatable,
+        truncatable=agreed.catalog.truncatable,
         may_truncate=False,
-        path=prepared.path,
+        path=agreed.prepared.path,
         rejects_file=None if rejects is None else str(rejects.absolute()),
         journal=None if place is None else str(place),
     )
-
-
-def _prepared_partition(
-    connection: Connection, inputs: list[Input], table: str, options: LoadOptions
-) -> tuple[NewPartition, LoadOptions, Prepared]:
-    """Return a new partition, the options with which it is filled, and the plan."""
-    partition = plan_partition(connection, table, options)
-    alone = partition_options(options)
-    code = read_code(connection, partition.parent.table, options.search_path)
-    prepared = prepare(partition.catalog, inputs, alone, connection, code)
-    return partition, alone, partition_plan(prepared, partition)
 
 
 def _measured(
@@ -389,21 +416,21 @@ def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:
         raise UsageError(
             f"a load of `{table}` has begun and not ended",
             cause="it was cut short; the table may lack indexes, and has a part of the rows",
-            hint="finish it: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE",
+            hint=Ways(table).either,
         )
     for owner in begun_by_others(connection, oid):
         raise UsageError(
             f"a load of `{table}` by role {owner} has begun and not ended",
             cause="it is under way or was cut short; the table may lack indexes, and has a part of the rows",
-            hint=_as_owner(owner),
+            hint=_as_owner(table, owner),
         )
 
 
-def _as_owner(owner: str) -> str:
-    role = shell_word(owner)
+def _as_owner(table: str, owner: str) -> str:
+    ways, role = Ways(table), shell_word(owner)
     return (
-        "only that role can end it; if it is not at work: pgsweep load --resume TABLE "
-        f"-U {role}; or undo it: pgsweep load --rollback TABLE -U {role}"
+        f"only that role can end it; if it is not at work: {ways.resume} -U {role}; or undo it: "
+        f"{ways.rollback} -U {role}"
     )
 
 
@@ -421,7 +448,7 @@ def _found(
             # It may also be in a schema that is not in the search_path.
             there = read_catalog(control, lost)
             if there is None or there.table.name not in (table, *parts_of_name(control, table)[-1:]):
-                raise dropped() from None
+                raise dropped(Ways(table)) from None
         oid = lost
     found = _claimed(control, oid)
     if found is None and gone_is_fine:
@@ -430,11 +457,13 @@ def _found(
         found = None if lost is None else _claimed(control, lost)
         oid = oid if found is None or lost is None else lost
     if found is None:
+        # A run that was killed before its load was in the journal has left that.
+        drop_empty_journal(control)
         for owner in begun_by_others(control, oid):
             raise UsageError(
                 f"no load of `{table}` by role {control.info.user} is unfinished",
                 cause=f"role {owner} has begun one; its journal is executed, so no other role reads it",
-                hint=_as_owner(owner),
+                hint=_as_owner(table, owner),
             )
         catalog = read_catalog(control, oid)
         name = None if catalog is None else catalog.table.quoted
@@ -453,7 +482,7 @@ def _found(
         )
     catalog = read_catalog(control, oid)
     if catalog is None and not gone_is_fine:
-        raise dropped()
+        raise dropped(Ways(table))
     return found, parse_document(found.document), [] if catalog is None else catalog.columns
 
 
@@ -492,6 +521,9 @@ def _oid_of_lost(control: Connection, table: str, namesake: Catalog | None) -> i
 
 
 def _result(connection: Connection, prepared: Prepared, outcome: LoadOutcome | None) -> LoadResult:
+    if outcome is not None:
+        headers = [file.path for file in prepared.plan.files if file.header]
+        outcome = msgspec.structs.replace(outcome, headers=headers)
     return LoadResult(
         server_version=connection.info.parameter_status("server_version") or "",
         database=connection.info.dbname,
@@ -500,21 +532,10 @@ def _result(connection: Connection, prepared: Prepared, outcome: LoadOutcome | N
     )
 
 
-class _explained:  # noqa: N801 - reads as the function it wraps
-    """Turn what a statement raises inside into errors with cause and hint for a load of a table."""
-
-    def __init__(self, table: str) -> None:
-        self._table = table
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DriverError):
-            ours = failure_of(error)
-            if ours.hint and "isready" in ours.hint:
-                ours.hint += "; then: pgsweep load --resume TABLE, or: pgsweep load --rollback TABLE"
-            ours.hint = with_table(ours.hint, self._table) if ours.hint else None
-            raise ours from error
-        if isinstance(error, PgsweepError) and error.hint:
-            error.hint = with_table(error.hint, self._table)
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what a statement raises inside into errors with cause and hint."""
+    try:
+        yield
+    except DriverError as error:
+        raise failure_of(error) from error

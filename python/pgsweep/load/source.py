@@ -1,11 +1,8 @@
-"""Input files: found, opened, decompressed, and read in pieces that hold whole records.
-
-A piece is what one transaction copies. Where it begins and ends depends on the bytes of the file and the size
-of a piece alone, so a run that resumes finds the same pieces.
-"""
+"""Input files: found, opened, and decompressed."""
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import lzma
@@ -14,22 +11,34 @@ import stat
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Final
 
 import msgspec
 
-from pgsweep._native import RecordSplitter
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import Format, LoadOptions
+from pgsweep.pg.load_ways import Ways
 from pgsweep.plain import shell_word
 
 BLOCK_BYTES: Final = 1 << 20
 STDIN: Final = "-"
 
 _COMPRESSIONS: Final = {".gz": "gz", ".zst": "zst", ".xz": "xz"}
+_MAGIC: Final = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"\xfd7zXZ\0": "xz"}
+"""The first bytes of compressed files."""
+
+_WIDE_MARKS: Final = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""Those of UTF-32 first: in little endian order they begin with that of UTF-16."""
 _FORMATS: Final[dict[str, Format]] = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -40,9 +49,9 @@ _FORMATS: Final[dict[str, Format]] = {
     ".pq": "parquet",
     ".copy": "binary",
 }
-_UTF8_MARK: Final = b"\xef\xbb\xbf"
-_LEAST_STEP_BYTES: Final = 4096
-_LONGEST_HEADER_BYTES: Final = 16 << 20
+
+
+_UNPACK: Final = {"gz": "zcat", "zst": "zstdcat", "xz": "xzcat"}
 
 
 class InputError(PgsweepError):
@@ -53,7 +62,22 @@ class ChangedFile(InputError):
     """A file is not as it was when the load began."""
 
 
-class Input(msgspec.Struct, frozen=True):
+@dataclass
+class Once:
+    """Of an input that can be read once only (standard input, a pipe): what is open, and what was read of it.
+
+    Attributes:
+        raw: the file.
+        file: what decompresses it.
+        read: bytes that were looked at before the load began.
+    """
+
+    raw: IO[bytes] | None = None
+    file: Any = None
+    read: bytes | None = None
+
+
+class Input(msgspec.Struct, frozen=True, dict=True):
     """One input file.
 
     Attributes:
@@ -74,26 +98,10 @@ class Input(msgspec.Struct, frozen=True):
         """The name for messages."""
         return "standard input" if self.path == STDIN else self.path
 
-
-@dataclass(frozen=True)
-class Chunk:
-    """One piece of a file.
-
-    Attributes:
-        parts: the bytes for COPY, whole records.
-        records: how many; None where only the server can count them.
-        source_bytes: of the uncompressed file.
-        first_line: line of the file at which it begins, from 1.
-        checksum: of the bytes, where the file cannot be known again otherwise.
-    """
-
-    file: int
-    piece: int
-    parts: Sequence[bytes | memoryview]
-    records: int | None
-    source_bytes: int
-    first_line: int
-    checksum: int = 0
+    @cached_property
+    def once(self) -> Once | None:
+        """What is open of it; None where it can be opened again. No part of its text in a journal."""
+        return Once() if self.identity is None else None
 
 
 def find_inputs(names: Sequence[str], options: LoadOptions) -> list[Input]:
@@ -141,6 +149,8 @@ def _input(path: str, number: int, options: LoadOptions) -> Input:
     if path != STDIN:
         try:
             identity = _identity(os.stat(path))  # noqa: PTH116
+            if identity is not None and compression is None:
+                compression = _packed(_first_bytes(path))
         except OSError as error:
             raise InputError(f"cannot read `{path}`: {error.strerror}") from error
     if kind == "parquet" and (identity is None or compression is not None):
@@ -152,15 +162,66 @@ def _input(path: str, number: int, options: LoadOptions) -> Input:
     return Input(path, number, kind, compression, None if identity is None else identity[0], identity)
 
 
+def check_encoding(entry: Input, sample: bytes, options: LoadOptions) -> None:
+    """Refuse a file that begins with the byte order mark of UTF-16 or UTF-32, or compressed bytes.
+
+    Raises:
+        InputError: it does.
+    """
+    if entry.compression is None and (packed := _packed(sample)):
+        raise InputError(
+            f"{entry.name} is compressed ({packed})",
+            cause="standard input and pipes are read as they are",
+            hint=f"decompress it: {_UNPACK[packed]} FILE | pgsweep load - ...",
+        )
+    mark = next((mark for mark in _WIDE_MARKS if sample.startswith(mark)), None)
+    if mark is None or not (options.encoding or "UTF8").upper().startswith("UTF"):
+        return
+    name = _WIDE_MARKS[mark]
+    nameless = entry.path == STDIN or entry.compression is not None
+    raise InputError(
+        f"{entry.name} is in {name}",
+        cause="it begins with the byte order mark of that encoding, which PostgreSQL does not take",
+        hint=f"convert it: iconv -f {name} -t UTF-8 {'FILE' if nameless else shell_word(entry.path)}",
+    )
+
+
+def _packed(sample: bytes) -> str | None:
+    """Return how bytes are compressed, by the first of them."""
+    return next((name for magic, name in _MAGIC.items() if sample.startswith(magic)), None)
+
+
+def _first_bytes(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        return file.read(8) or b""
+
+
+def check_outputs(outputs: Sequence[Path | None], inputs: Sequence[Input]) -> None:
+    """Refuse to write over an input, whatever name it has.
+
+    Raises:
+        UsageError: an output is one.
+    """
+    for output in outputs:
+        for entry in inputs:
+            with suppress(OSError):
+                if output is not None and entry.path != STDIN and output.samefile(entry.path):
+                    raise UsageError(
+                        f"`{output}` is a file that is loaded",
+                        cause="it would be written over",
+                        hint="name another file for what is written",
+                    )
+
+
 def _identity(status: os.stat_result) -> tuple[int, int, int] | None:
     return (status.st_size, status.st_mtime_ns, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
-def check_unchanged(entry: Input, *, resuming: bool = False) -> None:
+def check_unchanged(entry: Input, *, begun: Ways | None = None) -> None:
     """Refuse a file that is not as it was when the load began.
 
     Args:
-        resuming: an earlier run has begun the load, and it stays begun.
+        begun: the commands of a load that an earlier run has begun, and that stays begun.
 
     Raises:
         ChangedFile: it has grown, was written to, or was replaced.
@@ -175,13 +236,13 @@ def check_unchanged(entry: Input, *, resuming: bool = False) -> None:
     if now == entry.identity:
         return
     message = f"`{entry.path}` has changed since the load began: {_difference(entry.identity, now)}"
-    if not resuming:
+    if begun is None:
         raise ChangedFile(
             message,
             cause="it is still being written, or another file has its name",
             hint="wait until it is whole, then load it again",
         )
-    hint = "undo the load: pgsweep load --rollback TABLE; then load the file again"
+    hint = f"undo the load: {begun.rollback}; then load the file again"
     if now is not None and (now[0], now[2]) == (entry.identity[0], entry.identity[2]):
         hint = (
             "if its content is the same, give it its old time: touch -d "
@@ -213,13 +274,6 @@ def _time(nanoseconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
 
 
-_streams: dict[str, tuple[IO[bytes], Any]] = {}
-"""Inputs that can be read once only (standard input, pipes), open: the raw file, and what decompresses it."""
-
-_looked_at: dict[str, bytes] = {}
-"""The bytes that were read from them before the load began."""
-
-
 class Reader:
     """The uncompressed bytes of an input; as a context manager."""
 
@@ -230,8 +284,9 @@ class Reader:
         self._ended = False
 
     def __enter__(self) -> Reader:
-        if self.entry.path in _streams:
-            self._raw, self._file = _streams[self.entry.path]
+        once = self.entry.once
+        if once is not None and once.raw is not None:
+            self._raw, self._file = once.raw, once.file
             return self
         if self.entry.path == STDIN:
             self._raw = sys.stdin.buffer
@@ -251,17 +306,17 @@ class Reader:
                 self._file = pa.CompressedInputStream(pa.PythonFile(self._raw, "r"), "zstd")
             case _:
                 self._file = self._raw
-        if self.entry.identity is None:
-            _streams[self.entry.path] = self._raw, self._file
+        if once is not None:
+            once.raw, once.file = self._raw, self._file
         return self
 
     def __exit__(self, *_: object) -> None:
-        path, once = self.entry.path, self.entry.identity is None
-        if self._raw is None or path == STDIN or (once and (not self._ended or path in _looked_at)):
-            return
-        # Another load of this process may be given another pipe of this name.
-        _streams.pop(path, None)
-        self._raw.close()
+        once = self.entry.once
+        if once is None and self._raw is not None:
+            self._raw.close()
+        elif once is not None and self._ended and once.read is None and self.entry.path != STDIN:
+            assert once.raw is not None
+            once.raw.close()
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; none at the end.
@@ -269,8 +324,10 @@ class Reader:
         Raises:
             InputError: the file is damaged or cut short.
         """
-        if self.entry.path in _looked_at:
-            return _looked_at.pop(self.entry.path)
+        once = self.entry.once
+        if once is not None and once.read is not None:
+            looked_at, once.read = once.read, None
+            return looked_at
         parts: list[bytes] = []
         left = size
         try:
@@ -285,147 +342,17 @@ class Reader:
         self._ended = left > 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def keep(self, data: bytes) -> None:
+        """Keep what was read, for the next reader of an input that can be read once only."""
+        assert self.entry.once is not None
+        self.entry.once.read = data
+
     def _damaged(self, why: str) -> InputError:
         return InputError(
             f"`{self.entry.path}` cannot be read to its end: {why}",
             cause="the file is damaged, or was not copied whole",
             hint="test it: gzip -t, zstd -t or xz -t; or get it again",
         )
-
-
-def splitter_for(kind: Format, options: LoadOptions, terminator: int) -> RecordSplitter:
-    """Return a splitter for the records of a format."""
-    if kind == "csv":
-        quote = ord(options.quote or '"')
-        return RecordSplitter(
-            "csv", quote=quote, escape=ord(options.escape) if options.escape else quote, terminator=terminator
-        )
-    return RecordSplitter("text" if kind == "tsv" else "lines", terminator=terminator)
-
-
-def terminator_of(sample: bytes) -> int:
-    """Return the last byte of a line end: a line feed, or a carriage return where there is no line feed."""
-    return 13 if b"\r" in sample and b"\n" not in sample else 10
-
-
-def read_first(entry: Input, size: int = BLOCK_BYTES) -> bytes:
-    """Return the first bytes of an input, uncompressed; of a pipe they are kept for the load.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    if entry.path in _looked_at:
-        return _looked_at[entry.path]
-    with Reader(entry) as reader:
-        data = reader.read(size)
-        if entry.identity is None:
-            _looked_at[entry.path] = data
-    return data
-
-
-def read_chunks(
-    reader: Reader,
-    options: LoadOptions,
-    *,
-    piece_bytes: int,
-    skip_header: bool,
-) -> Iterator[Chunk]:
-    """Yield the pieces of a file of text.
-
-    Args:
-        reader: open.
-        piece_bytes: a piece ends with the first record that ends at or after this many bytes.
-        skip_header: leave out the first record.
-
-    Raises:
-        InputError: the file ends within a record.
-    """
-    entry = reader.entry
-    block = reader.read(BLOCK_BYTES)
-    line = 1
-    if block.startswith(_UTF8_MARK) and (options.encoding or "UTF8").upper().replace("-", "") == "UTF8":
-        block = block[len(_UTF8_MARK) :]
-    terminator = terminator_of(block)
-    if skip_header:
-        header, block = _cut_header(reader, options, terminator, block)
-        line += max(1, header.count(terminator))
-    splitter = splitter_for(entry.format, options, terminator)
-    parts: list[bytes | memoryview] = []
-    size = records = lines = number = 0
-    wants_checksum = entry.identity is None
-    last_record_open = False
-    step = min(BLOCK_BYTES, max(_LEAST_STEP_BYTES, piece_bytes))
-    for taken in _steps(reader, block, step):
-        end, ended, passed = splitter.feed(taken)
-        if end < 0:
-            parts.append(taken)
-            size += len(taken)
-            last_record_open = True
-        else:
-            records += ended
-            lines += passed
-            last_record_open = end < len(taken)
-            if size + end >= piece_bytes:
-                parts.append(memoryview(taken)[:end])
-                yield _chunk(entry, number, parts, records, size + end, line, checksum=wants_checksum)
-                number += 1
-                line += lines
-                parts = [memoryview(taken)[end:]] if last_record_open else []
-                size, records, lines = len(taken) - end, 0, 0
-            else:
-                parts.append(taken)
-                size += len(taken)
-    if splitter.is_open:
-        raise InputError(
-            f"{entry.name} ends within a record that began after line {line + lines - 1}",
-            cause="the file is cut short, or a quote is not closed",
-            hint="see how it is quoted: --quote, --escape, --format",
-        )
-    if last_record_open:
-        records += 1
-    if parts:
-        yield _chunk(entry, number, parts, records, size, line, checksum=wants_checksum)
-
-
-def _steps(reader: Reader, first: bytes, step: int) -> Iterator[bytes]:
-    """Yield the rest of an input in steps of this size, beginning with the block that was read already."""
-    for at in range(0, len(first), step):
-        yield first[at : at + step]
-    while block := reader.read(step):
-        yield block
-
-
-def _chunk(
-    entry: Input,
-    number: int,
-    parts: list[bytes | memoryview],
-    records: int,
-    size: int,
-    line: int,
-    *,
-    checksum: bool,
-) -> Chunk:
-    value = 0
-    if checksum:
-        for part in parts:
-            value = zlib.crc32(part, value)
-    return Chunk(entry.number, number, parts, records, size, line, value)
-
-
-def _cut_header(reader: Reader, options: LoadOptions, terminator: int, block: bytes) -> tuple[bytes, bytes]:
-    """Return the first record, and what of the input was read after it."""
-    while True:
-        ends = splitter_for(reader.entry.format, options, terminator).ends(block)
-        if len(ends):
-            return block[: int(ends[0])], block[int(ends[0]) :] or reader.read(BLOCK_BYTES)
-        more = reader.read(BLOCK_BYTES)
-        if not more:
-            return block, b""
-        if len(block) > _LONGEST_HEADER_BYTES:
-            raise InputError(
-                f"the header of {reader.entry.name} has no end", hint="see how it is quoted: --quote"
-            )
-        block += more
 
 
 class FileParts(Sequence[bytes | memoryview]):

@@ -31,6 +31,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conni
 from pgsweep.errors import UnexpectedAnswer
 from pgsweep.pg.queries import name_of
 from pgsweep.pg.shapes import Shape, shape_of
+from pgsweep.pg.unanswered import NO_SESSION
 from pgsweep.pg.wire import Limits, TooLarge, TooLong, Wire
 
 T = TypeVar("T")
@@ -196,7 +197,8 @@ class CheckedConnection(psycopg.Connection[Any]):
                 Limits(_ONE_ROW_BYTES, time.monotonic() + seconds, steady=False),
             )
         except TooLong as error:
-            raise psycopg.errors.ConnectionTimeout("connection timeout expired") from error
+            text = NO_SESSION if wire.has_server else "connection timeout expired"
+            raise psycopg.errors.ConnectionTimeout(text) from error
         except TooLarge as error:
             raise _too_large(error) from error
         connection._wire = wire

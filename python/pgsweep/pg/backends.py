@@ -1,4 +1,4 @@
-"""What the server's sessions do right now, counted."""
+"""What the server's sessions do right now, counted, and how many more it can spare."""
 
 from __future__ import annotations
 
@@ -11,6 +11,26 @@ from pgsweep.pg.queries import load
 from pgsweep.records.top import TopBackends, TopWait
 
 _WAITS_KEPT = 5
+
+
+def spared_connections(connection: psycopg.Connection[Any], wanted: int) -> int:
+    """Return how many of the sessions that are wanted the server can spare: half of what is free, or one.
+
+    The other half is left to the applications, and what is reserved for superusers to the superusers.
+
+    Raises:
+        psycopg.Error: the connection was lost.
+    """
+    row = connection.execute(load("free_connections", connection.info.server_version)).fetchone()
+    return min(wanted, max(1, (row[0] if row is not None else 0) // 2))
+
+
+def fewer_note(spared: int, wanted: int) -> str:
+    """Report that the server can spare fewer sessions than are wanted."""
+    return (
+        f"{spared} of {wanted} sessions are used: half of the connections that the server has free; the "
+        "others are left to applications"
+    )
 
 
 def read_backends(connection: psycopg.Connection[Any], max_connections: int) -> TopBackends:

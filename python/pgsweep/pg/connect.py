@@ -18,12 +18,13 @@ from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
-from pgsweep.pg import open_sessions
+from pgsweep.pg import open_sessions, unanswered
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, as_sockets, decoded
 from pgsweep.pg.conninfo import at_reached, note_reached, parameter_of, parse_conninfo
 from pgsweep.pg.failures import connection_lost
 from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.refusals import explained, refused, translate
+from pgsweep.pg.unanswered import NO_SESSION
 from pgsweep.pg.wire import add_limits
 from pgsweep.plain import decode_name, shell_word, sql_identifier
 from pgsweep.versions import OLDEST_MAJOR
@@ -73,6 +74,11 @@ _ALWAYS: Final = {
     "lock_timeout": "2s",
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    # What holds locks or a snapshot must end with its client, also where that has gone without a word.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    # A client that lives and does not read is given up too (the zero window of tcp(7)).
+    "tcp_user_timeout": "120000",
     "exit_on_error": "off",
     "client_min_messages": "notice",
     "standard_conforming_strings": "on",
@@ -95,8 +101,6 @@ in a session that a connection pooler gives to another client.
 
 _INSPECTION: Final = {
     "idle_in_transaction_session_timeout": "5min",
-    "tcp_keepalives_idle": "30",
-    "tcp_keepalives_interval": "10",
     "default_transaction_read_only": "on",
     "jit": "off",
     # No parallel plan is the cheapest. Evidence has the server's own settings: what it holds is not set here.
@@ -169,7 +173,8 @@ def connect(
 
     Raises:
         UsageError: the text is not a connection string.
-        ConnectionFailed: no server, refused, or not in time; with cause and hint.
+        ConnectionFailed: no server, refused, or not in time; with cause and hint. Also where two connections
+            hung in the server within the last minute: they may still take places there.
         MissingAbility: the server is older than PostgreSQL 14, or the session is shared through a pooler.
     """
     parameters = parse_conninfo(conninfo)
@@ -269,7 +274,8 @@ def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Sessi
 
 
 def _opened_at(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Session:
-    parameters = dict(parameters)
+    unanswered.require_answered(parameters)
+    asked, parameters = parameters, dict(parameters)
     add_limits(parameters)
     parameters.setdefault("fallback_application_name", "pgsweep")
     # In a database of SQL_ASCII that would be the client's encoding too, and text would come as bytes.
@@ -292,6 +298,8 @@ def _opened_at(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Se
         # Root is refused by peer authentication, the server's own user is not.
         as_owner = connected_as_owner(attempt, error)
         if as_owner is None:
+            if NO_SESSION in str(error):
+                unanswered.note(asked)
             if re.search(_REFUSES_OPTIONS, str(error)):
                 raise _pooler() from None
             _check_age(make_conninfo("", **{**parameters, "options": given}), error)

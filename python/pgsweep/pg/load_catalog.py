@@ -15,6 +15,7 @@ import msgspec
 import psycopg
 
 from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.pg.load_ways import Ways
 from pgsweep.pg.queries import load
 
 
@@ -30,6 +31,8 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     owned: bool
     may_insert: bool
+    may_lock: bool
+    may_undo: bool
     may_create: bool
     row_security: bool
     is_partition: bool
@@ -53,6 +56,11 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     superuser: bool
     owner_superuser: bool
 
+    @property
+    def ways(self) -> Ways:
+        """The commands that end a load of it."""
+        return Ways(self.quoted)
+
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """A column.
@@ -60,6 +68,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         category: that of pg_type (`A` is an array).
         is_json: it holds JSON; of an array: its elements do.
+        has_default: a row that does not name it gets another value than null, or one of a sequence.
         move_sequence: the statement that moves the sequence of an integer column behind its values; nothing
             where none gives it values.
     """
@@ -70,6 +79,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     is_json: bool
     generated: bool
     required: bool
+    has_default: bool = False
     move_sequence: str | None = None
 
 

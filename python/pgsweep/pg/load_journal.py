@@ -460,13 +460,19 @@ def add_piece(
         ),
         [load_id.id, file, piece, size_bytes, records, rows, checksum],
     )
-    for reject in rejects:
+    if rejects:
+        values = [
+            [getattr(reject, name) for reject in rejects] for name in ("file", "line", "reason", "record")
+        ]
         connection.execute(
             _in(
                 load_id.schema,
-                "INSERT INTO {schema}.reject (load, file, line, reason, record) VALUES (%s, %s, %s, %s, %s)",
+                "INSERT INTO {schema}.reject (load, file, line, reason, record) SELECT %s, * FROM"
+                " ROWS FROM (pg_catalog.unnest(%s::pg_catalog.int4[]),"
+                " pg_catalog.unnest(%s::pg_catalog.int8[]), pg_catalog.unnest(%s::pg_catalog.text[]),"
+                " pg_catalog.unnest(%s::pg_catalog.bytea[]))",
             ),
-            [load_id.id, reject.file, reject.line, reject.reason, reject.record],
+            [load_id.id, *values],
         )
 
 
@@ -536,9 +542,9 @@ def end_load(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
         _drop_empty(connection, schema)
 
 
-def drop_empty_journal(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Remove the journal where no load is in it."""
-    if schema in _usable(connection):
+def drop_empty_journal(connection: psycopg.Connection[Any]) -> None:
+    """Remove the role's journal where no load is in it."""
+    for schema in _usable(connection):
         with suppress(psycopg.errors.UndefinedTable), connection.transaction():
             connection.execute(_in(schema, "LOCK TABLE {schema}.load IN ACCESS EXCLUSIVE MODE"))
             _drop_empty(connection, schema)

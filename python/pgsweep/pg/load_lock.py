@@ -14,6 +14,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_ways import Ways
 from pgsweep.pg.queries import load
 from pgsweep.pg.retry import repeated
 
@@ -114,7 +115,7 @@ def check_same(connection: Connection, table: TableFacts) -> None:
     query = load("load_same", connection.info.server_version).encode()
     names = {"oid": table.oid, "schema": table.schema, "table": table.name}
     if connection.execute(query, names).fetchone() != (True,):
-        raise dropped(f"{table.quoted} is another table now")
+        raise dropped(table.ways, f"{table.quoted} is another table now")
 
 
 def lock_statement(table: TableFacts, mode: str) -> sql.Composed:
@@ -152,7 +153,7 @@ def retried(connection: Connection, table: TableFacts, statement: sql.Composed, 
     try:
         _until_locked(connection, table, attempt, (sqlstates.LockNotAvailable,), note)
     except sqlstates.UndefinedTable as error:
-        raise dropped(first_line(error)) from error
+        raise dropped(table.ways, first_line(error)) from error
 
 
 @contextmanager
@@ -167,11 +168,20 @@ def named(table: TableFacts) -> sql.Identifier:
     return sql.Identifier(table.schema, table.name)
 
 
-def dropped(reason: str = "") -> PgsweepError:
-    """Return the error of a table that is not there any more."""
+def dropped(ways: Ways | None, reason: str = "") -> PgsweepError:
+    """Return the error of a table that is not there any more.
+
+    Args:
+        ways: of a load that has begun.
+    """
+    gone = None
+    if ways is not None:
+        gone = (
+            f"if the table is gone, remove the journal: {ways.rollback}; if it was renamed, give it its name "
+            f"back, then: {ways.resume}"
+        )
     return PgsweepError(
         "the table was dropped or renamed meanwhile" + (f": {reason}" if reason else ""),
         cause="another session did it while the load was under way",
-        hint="if the table is gone, remove the journal: pgsweep load --rollback TABLE; if it was renamed, "
-        "give it its name back, then: pgsweep load --resume TABLE",
+        hint=gone,
     )

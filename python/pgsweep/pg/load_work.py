@@ -62,12 +62,6 @@ class CannotRemove(PgsweepError):
     """The rows of a load cannot be removed; nothing was changed."""
 
 
-WAYS_ON: Final = (
-    "finish the load: pgsweep load --resume TABLE; or end it with the rows that are in the table: "
-    "pgsweep load --keep-as-is TABLE --yes"
-)
-
-
 def unlogged_change(table: TableFacts) -> JournalObject:
     """Return as the journal has it that a table is UNLOGGED while its rows are copied."""
     logged = sql.SQL("ALTER TABLE {} SET LOGGED").format(named(table)).as_string(None)
@@ -148,7 +142,7 @@ def make_object(
         else:
             in_short_lock(connection, table, lock, work, note=note)
     except (sqlstates.UndefinedTable, sqlstates.InvalidSchemaName) as error:
-        raise dropped(first_line(error)) from error
+        raise dropped(table.ways, first_line(error)) from error
     except psycopg.DatabaseError as error:
         if not isinstance(error, _ROOM) and (error.sqlstate or "")[:2] in (*_OF_THE_SESSION, "40", "55"):
             raise
@@ -177,7 +171,7 @@ def _emptied(table: TableFacts) -> PgsweepError:
     return PgsweepError(
         f"a crash of the server has emptied {table.quoted}, which was UNLOGGED",
         cause="the server was stopped at once, or crashed, while rows were copied",
-        hint="copy the files again: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE",
+        hint=f"copy the files again: {table.ways.resume}; or undo it: {table.ways.rollback}",
     )
 
 
@@ -191,10 +185,10 @@ def _only_own_rows(connection: Connection, table: TableFacts, load_id: LoadId) -
 def _cannot(table: TableFacts, entry: JournalObject, error: psycopg.Error, rolling_back: bool) -> CannotMake:
     detail = error.diag.message_detail
     text = first_line(error) + (f" ({detail.splitlines()[0]})" if detail else "")
-    again = "pgsweep load --rollback TABLE" if rolling_back else "pgsweep load --resume TABLE"
-    hint = f"correct the rows, then: {again}; or keep the table without it: pgsweep load --keep-as-is TABLE"
+    again = table.ways.rollback if rolling_back else table.ways.resume
+    hint = f"correct the rows, then: {again}; or keep the table without it: {table.ways.keep_as_is}"
     if not rolling_back:
-        hint += "; or undo the load: pgsweep load --rollback TABLE"
+        hint += f"; or undo the load: {table.ways.rollback}"
     if isinstance(error, sqlstates.UniqueViolation):
         hint = _duplicates(table, entry, detail) + hint
     elif isinstance(error, sqlstates.ForeignKeyViolation):
@@ -331,7 +325,7 @@ def remove_rows(
             "the rows of this load can no longer be distinguished from others",
             cause="the database was restored from a dump since, or too many transactions have passed; "
             "nothing was removed",
-            hint=WAYS_ON,
+            hint=table.ways.forward,
         )
     numbers = _numbers(pieces)
 
@@ -350,7 +344,7 @@ def remove_rows(
                 f"{format_count(wanted - found)} of {format_count(wanted)} rows of this load were changed "
                 f"or deleted by other sessions",
                 cause="a row changed by another session is not the load's alone; nothing was removed",
-                hint=f"{WAYS_ON}; then correct the rows by SQL",
+                hint=f"{table.ways.forward}; then correct the rows by SQL",
             )
         forget_pieces(connection, load_id)
         set_phase(connection, load_id, "rolling back")
@@ -363,7 +357,7 @@ def remove_rows(
         raise CannotRemove(
             f"the rows of this load cannot be removed: {first_line(error)}",
             cause="other tables refer to them already; nothing was removed",
-            hint=f"remove the rows that refer to them, then: pgsweep load --rollback TABLE; or {WAYS_ON}",
+            hint=f"remove the rows that refer to them, then: {table.ways.rollback}; or {table.ways.forward}",
         ) from error
 
 
@@ -424,7 +418,7 @@ def _check_nobody_acts(connection: Connection, table: TableFacts) -> None:
         raise CannotRemove(
             f"the rows of this load cannot be removed without doing more: {'; '.join(acting)}",
             cause="it was made since the load began; nothing was removed",
-            hint=f"drop or disable it for the time being, then: pgsweep load --rollback TABLE; or {WAYS_ON}",
+            hint=f"drop or disable it for a while, then: {table.ways.rollback}; or {table.ways.forward}",
         )
 
 
@@ -464,11 +458,10 @@ def failure_of(error: psycopg.Error) -> PgsweepError:
         return PgsweepError(
             f"the server has no room: {first_line(error)}",
             cause="the disk of the server is full",
-            hint="make room on the server, then: pgsweep load --resume TABLE, or: pgsweep load "
-            "--rollback TABLE",
+            hint="make room on the server",
         )
     if isinstance(error, sqlstates.UndefinedTable):
-        return dropped(first_line(error))
+        return dropped(None, first_line(error))
     if isinstance(error, sqlstates.ReadOnlySqlTransaction):
         return PgsweepError(
             f"the server does not let this session write: {first_line(error)}",
@@ -479,7 +472,7 @@ def failure_of(error: psycopg.Error) -> PgsweepError:
         return PgsweepError(
             first_line(error),
             cause="other sessions and the load wait for each other",
-            hint="go on: pgsweep load --resume TABLE",
+            hint="try again",
         )
     if (error.sqlstate or "")[:2] in _OF_THE_SESSION:
         return translate(error)

@@ -17,6 +17,7 @@ from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Unexp
 from pgsweep.host.postmaster import has_account
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.failures import connection_lost, first_line, no_answer
+from pgsweep.pg.unanswered import NO_SESSION, NO_SESSION_CAUSE, NO_SESSION_HINT
 from pgsweep.pg.wire import TooLong
 from pgsweep.plain import decode_name, shell_word, sql_identifier
 
@@ -87,6 +88,7 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
         "the host name is unknown here",
         "check the host: -h HOST",
     ),
+    (NO_SESSION, NO_SESSION_CAUSE, NO_SESSION_HINT),
     (r"timeout", "the host does not answer", "check host, port and firewall: pg_isready"),
     (
         r"No such file or directory|Connection refused",

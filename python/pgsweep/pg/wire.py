@@ -18,9 +18,10 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 import time
-from collections.abc import Generator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -93,9 +94,45 @@ class Limits:
     steady: bool = True
 
 
+class Turns:
+    """Answers that are waited for, and whether others may begin."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._held = False
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Wait for an answer inside; first until others may begin."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held)
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def none(self, seconds: float) -> Iterator[None]:
+        """Let no other begin until the end of the body, and wait this long for those that are waited for."""
+        with self._changed:
+            self._held = True
+            self._changed.wait_for(lambda: not self._count, seconds)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held = False
+                self._changed.notify_all()
+
+
 class Wire:
     """What lies between one connection of libpq and its server."""
 
+    turns: ClassVar[Turns] = Turns()
     _hurry_until: ClassVar[float | None] = None
 
     def __init__(self) -> None:
@@ -121,6 +158,11 @@ class Wire:
 
     def __del__(self) -> None:
         self.close()
+
+    @property
+    def has_server(self) -> bool:
+        """Whether the server took the connection."""
+        return self._server is not None
 
     def close(self) -> None:
         """Send what libpq has written last, as far as the network takes it at once, and close the sockets."""
@@ -148,6 +190,10 @@ class Wire:
             TooLong, TooLarge: a limit was exceeded.
             psycopg.Error: what the generator raises.
         """
+        with self.turns.one():
+            return self._drive(work, limits, libpq)
+
+    def _drive(self, work: Generator[Any, Any, T], limits: Limits, libpq: pq.abc.PGconn | None) -> T:
         self._received = 0
         work_seconds = 0.0
         begun: float | None = None
@@ -233,35 +279,38 @@ class Wire:
         poll.register(fd, (select.POLLIN if wants_read else 0) | (select.POLLOUT if wants_write else 0))
         server = self._server
         if server is not None:
-            reads = select.POLLIN if wants_read and not self._ended else 0
+            # A server that is sent much and says much (notices of a COPY) reads no more until it is heard.
+            hears = wants_read or bool(self._outgoing)
+            reads = select.POLLIN if hears and not self._ended else 0
             writes = select.POLLOUT if self._outgoing else 0
             if reads or writes:
                 poll.register(server, reads | writes)
         found = dict(poll.poll(_LOOK_SECONDS * 1000))
-        inner = found.pop(fd, 0)
+        inner, heard = found.pop(fd, 0), False
         if inner & select.POLLNVAL:
             raise psycopg.OperationalError("the connection is closed")
         if server is not None and found:
             self._pass_out()
-            if wants_read and not inner & select.POLLIN:
-                self._pass_in()
+            if (wants_read or self._outgoing) and not inner & select.POLLIN:
+                heard = self._pass_in()
         broken = inner & ~(select.POLLIN | select.POLLOUT)
         ready = 0
         if wants_read and (inner & select.POLLIN or broken):
             ready |= waiting.READY_R
-        if wants_write and (inner & select.POLLOUT or broken):
+        # libpq takes in what there is when it cannot write (pqSendSome).
+        if wants_write and (inner & select.POLLOUT or broken or heard):
             ready |= waiting.READY_W
         return ready
 
-    def _pass_in(self) -> None:
-        """Hand a piece of what has come from the server to libpq."""
+    def _pass_in(self) -> bool:
+        """Hand a piece of what has come from the server to libpq; return whether there was something."""
         if self._server is None or self._inner is None or self._ended:
-            return
+            return False
         if not self._incoming:
             try:
                 size = self._server.recv_into(self._room)
             except (BlockingIOError, InterruptedError):
-                return
+                return False
             except OSError as error:
                 self._lost, size = self._lost or error, 0
             self._received += size
@@ -269,12 +318,13 @@ class Wire:
         if self._incoming:
             with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
                 self._incoming = self._incoming[self._inner.send(self._incoming) :]
-            return
+            return True
         self._ended = True
         if self._lost is not None and not isinstance(self._lost, BrokenPipeError | ConnectionResetError):
             raise psycopg.OperationalError(f"could not receive data from server: {self._lost.strerror}")
         with suppress(OSError):
             self._inner.shutdown(socket.SHUT_WR)
+        return True
 
     def _pass_out(self) -> None:
         """Send what libpq has written, as far as the network takes it."""

@@ -15,12 +15,16 @@ class LoadFile(msgspec.Struct, frozen=True, kw_only=True):
         size_bytes: on disk; null where it is not known.
         compression: `gz`, `zst`, `xz`, or null.
         records: of the table that it holds, where it is done.
+        header: whether its first record was taken for a header; null where the format has none.
+        left_out: the places of fields that are not loaded, from 0.
     """
 
     path: str
     size_bytes: int | None
     compression: str | None = None
     records: int | None = None
+    header: bool | None = None
+    left_out: list[int] = []
 
 
 class LoadObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +156,7 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
         unchanged: the catalog is equal to what it was before; null where that was not compared.
         journal: the local file, where it stays.
         notes: what is left to the user, with the statements for it.
+        headers: the files whose first record was taken for a header.
     """
 
     ended: str
@@ -169,6 +174,7 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
     rejects_file: str | None = None
     journal: str | None = None
     notes: list[str] = []
+    headers: list[str] = []
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):

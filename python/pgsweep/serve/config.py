@@ -24,8 +24,10 @@ What the command line says goes before the file.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -33,6 +35,7 @@ import msgspec
 
 from pgsweep.decoded import toml_of
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.files import make_private
 from pgsweep.pg.conninfo import build_conninfo, describe, is_conninfo
 from pgsweep.plain import shell_word
 from pgsweep.regular import open_regular, read_bounded
@@ -324,16 +327,26 @@ def make_folder(folder: Path) -> None:
     """Make the folder of the history or of the evidence, for its owner only.
 
     Raises:
-        PgsweepError: it cannot be made.
+        PgsweepError: it cannot be made; or we are root, and the default folder is in another user's home.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if os.geteuid() == 0 and _is_default(folder):
+            make_private(folder, mode=0o700)
+        else:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise PgsweepError(
             f"the folder `{folder}` cannot be made",
             cause=error.strerror,
             hint="name another: --history DIR, and for the evidence `evidence` in serve.toml",
         ) from error
+
+
+def _is_default(folder: Path) -> bool:
+    with suppress(PgsweepError):
+        home = default_history(os.environ)
+        return home in (folder, *folder.parents)
+    return False
 
 
 def default_history(environment: Mapping[str, str]) -> Path:

@@ -110,6 +110,13 @@ def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> 
     lines.append("  " + ", ".join(facts))
     if outcome.rejected:
         lines.append(f"  {counted(outcome.rejected, 'record')} refused, in {outcome.rejects_file}")
+    if outcome.headers:
+        what = (
+            "the first record was"
+            if len(plan.files) == 1
+            else f"{counted(len(outcome.headers), 'first record')} were"
+        )
+        lines.append(f"  {what} taken for a header")
     if outcome.unchanged:
         same = "the catalog is equal to what it was before"
         if plan.partition_of:

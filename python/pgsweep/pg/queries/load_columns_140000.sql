@@ -7,6 +7,7 @@ SELECT pg_catalog.convert_to(a.attname::text, 'UTF8') AS name,
        coalesce(e.typname, b.typname)::text IN ('json', 'jsonb') AS is_json,
        a.attgenerated <> '' AS generated,
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AS required,
+       a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL AS has_default,
        pg_catalog.convert_to(CASE
            WHEN s.name IS NULL THEN NULL
            WHEN s.of_table IS NOT NULL THEN pg_catalog.format(

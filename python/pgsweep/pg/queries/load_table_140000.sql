@@ -9,7 +9,9 @@ SELECT c.oid::int8,
             THEN 'u' ELSE c.relpersistence::text END AS persistence,
        pg_catalog.convert_to(pg_catalog.pg_get_userbyid(c.relowner)::text, 'UTF8') AS owner,
        pg_catalog.pg_has_role(c.relowner, 'USAGE') AS owned,
-       pg_catalog.has_table_privilege(c.oid, 'INSERT') AS may_insert,
+       pg_catalog.has_any_column_privilege(c.oid, 'INSERT') AS may_insert,
+       pg_catalog.has_table_privilege(c.oid, 'INSERT') AS may_lock,
+       pg_catalog.has_table_privilege(c.oid, 'DELETE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT') AS may_undo,
        pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE') AS may_create,
        c.relrowsecurity AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(c.relowner, 'USAGE'))
            AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r

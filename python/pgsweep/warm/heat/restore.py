@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import ConnectionFailed
+from pgsweep.pg.backends import fewer_note, spared_connections
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import read_postmaster
 from pgsweep.pg.connect import Connection, connect
@@ -112,6 +113,11 @@ def restore(
     wait_for_server(conninfo, options.wait_seconds, stop, next_start=options.next_start)
     begun, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     with opened(conninfo, options.source) as access:
+        with explained():
+            spared = spared_connections(access.connection, options.connections)
+        if spared < options.connections and listener is not None:
+            listener.note(fewer_note(spared, options.connections))
+        options = replace(options, connections=spared)
         first = plan = plan_restore(access, heat, options, note=None if listener is None else listener.note)
 
     def look_again() -> RestorePlan:

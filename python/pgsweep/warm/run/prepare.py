@@ -11,6 +11,7 @@ import msgspec
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.postmaster import find_postmaster
+from pgsweep.pg.backends import spared_connections
 from pgsweep.pg.catalog import ServerProcess, read_pool_start_us, read_postmaster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.refusals import explained
@@ -39,9 +40,9 @@ class WarmOptions:
         budget_bytes: None for what the cache holds, less a reserve.
         mode: of pg_prewarm where the page cache is warmed through the server; `kernel` past it; None for the
             better of what is possible.
-        connections: how many sessions read at once. On two processors a fourth made nothing faster, and a
-            server of 15 busier: its buffers begin anywhere in a page, so sessions that take buffers side by
-            side meet in the same pages.
+        connections: how many sessions read at once, if the server can spare them. On two processors a fourth
+            made nothing faster, and a server of 15 busier: its buffers begin anywhere in a page, so sessions
+            that take buffers side by side meet in the same pages.
         wait_seconds: for a server that goes away meanwhile.
     """
 
@@ -121,6 +122,7 @@ def prepare(conninfo: str, options: WarmOptions, *, resume: Path | None = None) 
         process = read_postmaster(connection)
         started_us = read_pool_start_us(connection)
         here = run_key(connection, options.selection, options.into)
+        options = replace(options, connections=spared_connections(connection, options.connections))
     postmaster, missing = _postmaster(process)
     left = None if resume is None else read_journal(resume, started_us)
     if left is not None and resume is not None:

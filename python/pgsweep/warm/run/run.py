@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from pgsweep.pg.backends import fewer_note
 from pgsweep.pg.connect import connect
 from pgsweep.pg.refusals import explained
 from pgsweep.progress import Listener, NullListener
@@ -55,7 +56,7 @@ def plan(
         rate: WarmRate | None = assumed_rate(assumed_bytes_per_second)
     else:
         pieces = [*planned.pool, *planned.page_cache]
-        rate = measure_rate(conninfo, pieces, planned.files, planned.block_bytes, options.connections)
+        rate = measure_rate(conninfo, pieces, planned.files, planned.block_bytes, planned.options.connections)
     return _result(planned, "plan", rate=rate)
 
 
@@ -108,6 +109,9 @@ def run(
     """
     heard = listener or NullListener()
     planned = prepare(conninfo, options, resume=resume)
+    spared = planned.options.connections
+    if spared < options.connections:
+        heard.note(fewer_note(spared, options.connections))
     before = look(conninfo, planned.pool, planned.page_cache, planned.found.places, options.source)
     written = None
     calls = planned.calls()
@@ -138,7 +142,7 @@ def run(
     block_bytes = planned.block_bytes
     read_bytes = outcome.read_blocks * block_bytes
     work = WarmWork(
-        connections=options.connections,
+        connections=spared,
         mode=_modes(planned),
         asked_bytes=outcome.asked_blocks * block_bytes,
         read_bytes=read_bytes,

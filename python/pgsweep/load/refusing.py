@@ -1,0 +1,180 @@
+"""A piece copied without the records that are refused, and what is said of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from pgsweep.errors import PgsweepError
+from pgsweep.load.document import LoadDocument
+from pgsweep.load.fields import rows_of, with_names
+from pgsweep.load.source import Input
+from pgsweep.load.split import Chunk, line_ends, line_of, records_of
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, wrong_count
+from pgsweep.pg.load_journal import Reject
+from pgsweep.pg.load_partition import BOUND_CHECK
+from pgsweep.pg.load_search import Records, Refusals, copy_skipping, copy_without_refused
+from pgsweep.units import format_many
+
+
+class Refused(PgsweepError):
+    """A record that the server refuses, with its place in the file."""
+
+
+def copy_chunk(
+    connection: Connection,
+    document: LoadDocument,
+    chunk: Chunk,
+    *,
+    rejected: int,
+    note: Callable[[int, Sequence[Reject]], None],
+) -> tuple[int, Sequence[Reject]]:
+    """Copy a piece in one transaction, or in a savepoint of the one that is open.
+
+    Args:
+        rejected: records that the load has refused before.
+        note: is called within the transaction with what is returned.
+
+    Returns:
+        The rows, and the records that were refused.
+
+    Raises:
+        Refused: a record is refused that may not be.
+        WrongCount: the server took another number of records than were sent.
+    """
+    entry, most = document.inputs[chunk.file], document.options.max_rejects
+    target, path = target_of(document.target, chunk), document.path
+    left = (most or 0) - rejected - len(chunk.refused)
+    records: Records | None = None
+    rejects: Sequence[Reject] = ()
+
+    def noted(rows: int, refusals: Refusals) -> None:
+        nonlocal rejects
+        if len(refusals) > left:
+            number, reason = sorted(refusals.items())[left]
+            raise BadRow(None, None, reason, record=number)
+        if chunk.records is not None:
+            check_count(document, chunk.records - len(refusals), rows)
+        rejects = rejects_of(entry, chunk, target, records, refusals)
+        note(rows, rejects)
+
+    if left < 0:
+        raise too_many_unreadable(most or 0, entry, chunk.refused[-1])
+    try:
+        with connection.transaction():
+            rows = copy_with_path(connection, target, chunk.parts, path)
+            noted(rows, {})
+    except BadRow as bad:
+        if most is None or chunk.records is None:
+            raise refused(document, chunk, bad) from bad
+        records = records_of(entry, document.options, chunk)
+        if not bad.by_constraint and left:
+            skipped = copy_skipping(
+                connection,
+                document.table,
+                target,
+                records,
+                lambda record: rows_of(record, target)[0],
+                path=path,
+                note=noted,
+            )
+            if skipped is not None:
+                return skipped, rejects
+        try:
+            rows = copy_without_refused(connection, target, records, bad, path=path, most=left, note=noted)
+        except BadRow as last:
+            raise too_many(document, chunk, last) from last
+    return rows, rejects
+
+
+def check_count(document: LoadDocument, records: int, rows: int) -> None:
+    """Refuse another number of rows than of records; fewer only where a trigger may leave some out.
+
+    Raises:
+        WrongCount: it is another.
+    """
+    fewer_is_fine = document.table.insert_triggers and not document.options.disable_triggers
+    if rows != records and not (fewer_is_fine and rows < records):
+        raise wrong_count(records, rows)
+
+
+def target_of(target: CopyTarget, chunk: Chunk) -> CopyTarget:
+    """Return where a piece is copied to: it may be for more columns than the others."""
+    return target if chunk.columns is None else msgspec.structs.replace(target, columns=chunk.columns)
+
+
+def rejects_of(
+    entry: Input,
+    chunk: Chunk,
+    target: CopyTarget,
+    records: Records | None,
+    refusals: Refusals,
+) -> Sequence[Reject]:
+    """Return the refused records of a piece as the file has them, in its order; of Parquet as JSON objects.
+
+    Args:
+        records: of the piece; None where the server has refused none.
+    """
+    found = list(chunk.refused)
+    lines, passed = chunk.first_line, 0
+    if records is not None:
+        for number, reason in sorted(refusals.items()):
+            source = records[number] if chunk.sources is None else chunk.sources[number]
+            if entry.format == "parquet":
+                source = with_names(source, target.columns)
+            lines += line_ends(chunk, records, passed, number)
+            passed = number
+            line = lines if chunk.lines is None else chunk.lines[number]
+            found.append(Reject(file=chunk.file, line=line, reason=reason, record=source))
+    return sorted(found, key=lambda reject: reject.line)
+
+
+def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
+    """Return the error of a record that the server refuses."""
+    entry, number = document.inputs[chunk.file], bad.record
+    place = ""
+    if chunk.records is not None and (number is not None or bad.line is not None):
+        records = records_of(entry, document.options, chunk)
+        if number is None:
+            number = records.record_at(bad.line, document.target.format)
+        if number is not None:
+            kind = "row" if entry.format == "parquet" else "line"
+            place = f", {kind} {line_of(chunk, records, number)}"
+    elif bad.line is not None:
+        place = f", row {bad.line}"
+    place += f", column {bad.column}" if bad.column else ""
+    hint = "correct it, or have such records written to a file: --rejects FILE"
+    if document.options.partition_of is not None and BOUND_CHECK in bad.reason:
+        # The constraint is ours, and is gone; the detail that follows its name shows the row.
+        _, bracket, row = bad.reason.partition(BOUND_CHECK)[2].partition(" (")
+        return Refused(
+            f"{entry.name}{place}: the row is outside the bound of the new partition{bracket}{row}",
+            cause="it belongs to another partition; nothing of the load is in the database",
+            hint=hint,
+        )
+    whole = "the load" if document.plan.strategy == "one transaction" else "this piece"
+    return Refused(
+        f"{entry.name}{place}: {bad.reason}",
+        cause=f"the server refuses the record; nothing of {whole} is in the table",
+        hint=hint,
+    )
+
+
+def too_many(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
+    """Return the error of more refused records than are allowed."""
+    return _too_many(document.options.max_rejects or 0, refused(document, chunk, bad).message)
+
+
+def too_many_unreadable(most: int, entry: Input, last: Reject) -> Refused:
+    """Return the error of more records than are allowed that cannot be sent to the server."""
+    return _too_many(most, f"{entry.name}, line {last.line}: {last.reason}")
+
+
+def _too_many(most: int, last: str) -> Refused:
+    return Refused(
+        f"more than {format_many(most, 'record')} {'is' if most == 1 else 'are'} refused, the last: {last}",
+        cause="the columns or the format may not be those given",
+        hint="see the plan: --plan; or allow more: --max-rejects N",
+    )

@@ -1,0 +1,265 @@
+"""Files copied by one COPY each, for what sees how rows are divided among statements.
+
+Statement triggers, keys that refer to their own table, exclusion constraints and deferred checks see what
+they would see in psql. The server says which record it refuses by its own count of lines, or by a key after
+all rows; where records may be refused, they are noted, and all is copied again without them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from pgsweep.load.document import LoadDocument
+from pgsweep.load.fields import rows_of
+from pgsweep.load.refusing import (
+    Refused,
+    check_count,
+    refused,
+    rejects_of,
+    target_of,
+    too_many,
+    too_many_unreadable,
+)
+from pgsweep.load.source import Input, InputError
+from pgsweep.load.split import Chunk, records_of
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.load_code import under_path
+from pgsweep.pg.load_copy import BadRow, copy_with_path, savepoint, settle
+from pgsweep.pg.load_journal import Reject
+from pgsweep.pg.load_search import Records, Refusals, Search, Stage
+
+_KEPT_BYTES: Final = 16 << 20
+"""How much of what was sent is kept: the server complains of a record that was sent shortly before."""
+
+Pieces = Callable[[LoadDocument, Input], Iterator[Chunk]]
+"""Reads one file from the beginning."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A piece within one COPY.
+
+    Attributes:
+        before: lines that COPY had counted before it.
+        lines: that it counts in it.
+    """
+
+    chunk: Chunk
+    before: int
+    lines: int
+
+
+class WholeFiles:
+    """Copies files in the transaction that is open.
+
+    Args:
+        pieces: reads the files.
+        sent: is called with each piece that was sent, and how many records are refused so far.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        document: LoadDocument,
+        pieces: Pieces,
+        sent: Callable[[Chunk, int], None],
+    ) -> None:
+        self._connection = connection
+        self._document = document
+        self._pieces = pieces
+        self._was_sent = sent
+        self._most = document.options.max_rejects
+        self._refusals: dict[tuple[int, int], Refusals] = {}
+        self._searched: set[Stage] = set()
+        self._sent: deque[_Sent] = deque()
+        self._sign = b"\n"
+        self.rejects: list[Reject] = []
+
+    def copy(self, again: Callable[[], None]) -> int:
+        """Copy all files, and return the rows.
+
+        Args:
+            again: is called before the files are read again from the beginning.
+
+        Raises:
+            Refused: a record is refused that may not be.
+        """
+        self._name_all_keys()
+        while True:
+            try:
+                if self._most is None:
+                    return self._copy()
+                with savepoint(self._connection):
+                    return self._copy()
+            except BadRow as bad:
+                self._note(bad)
+            again()
+
+    def _copy(self) -> int:
+        rows = 0
+        self.rejects = []
+        for entry in self._document.inputs:
+            self._sent.clear()
+            counts: list[int | None] = []
+            taken = copy_with_path(
+                self._connection, self._document.target, self._parts(entry, counts), self._document.path
+            )
+            known = [count for count in counts if count is not None]
+            if len(known) == len(counts):
+                check_count(self._document, sum(known), taken)
+            rows += taken
+        self._sent.clear()
+        settle(self._connection, self._document.target, self._document.path)
+        return rows
+
+    def _parts(self, entry: Input, counts: list[int | None]) -> Iterator[bytes | memoryview]:
+        """Yield what of a file is copied, and note how many records each piece has."""
+        for chunk in self._pieces(self._document, entry):
+            if chunk.columns is not None:
+                raise InputError(
+                    f"{entry.name} has keys that its first lines do not have, and can be read only once",
+                    cause="its rows must be one statement, which has one list of columns",
+                    hint=f"name them: --columns {','.join(chunk.columns)}",
+                )
+            refusals = self._refusals.get((chunk.file, chunk.piece), {})
+            records = self._records(chunk) if refusals or not self._sent else None
+            parts = chunk.parts if records is None else records.without(sorted(refusals))
+            counts.append(None if chunk.records is None else chunk.records - len(refusals))
+            self.rejects += rejects_of(entry, chunk, self._document.target, records, refusals)
+            if self._most is not None and len(self.rejects) > self._most:
+                raise too_many_unreadable(self._most, entry, self.rejects[-1])
+            before = self._sent[-1].before + self._sent[-1].lines if self._sent else 0
+            self._sent.append(_Sent(chunk, before, self._lines(parts, counts[-1], records)))
+            while sum(sent.chunk.source_bytes for sent in self._sent) > _KEPT_BYTES and len(self._sent) > 1:
+                self._sent.popleft()
+            yield from parts
+            self._was_sent(chunk, len(self.rejects))
+
+    def _lines(self, parts: Sequence[bytes | memoryview], count: int | None, records: Records | None) -> int:
+        """Return how many lines COPY counts in a piece: as `Records.record_at` has the rule."""
+        if self._document.target.format != "csv" or count is None:
+            return count or 0
+        surplus = 0
+        if not self._sent and records is not None and len(records):
+            first = records[0]
+            self._sign = b"\r" if first.endswith((b"\r", b"\r\n")) else b"\n"
+            body = first.rstrip(b"\r\n")
+            surplus = body.count(b"\r") - body.count(self._sign)
+        return sum(bytes(part).count(self._sign) for part in parts) + surplus
+
+    def _all_pieces(self) -> Iterator[Chunk]:
+        for entry in self._document.inputs:
+            yield from self._pieces(self._document, entry)
+
+    def _records(self, chunk: Chunk) -> Records:
+        return records_of(self._document.inputs[chunk.file], self._document.options, chunk)
+
+    def _name_all_keys(self) -> None:
+        """Name all columns that JSON lines have: a key may come first after those that the plan has seen."""
+        for entry in self._document.inputs:
+            if entry.format == "jsonl" and entry.identity is not None:
+                for chunk in self._pieces(self._document, entry):
+                    if chunk.columns is not None:
+                        self._name(chunk.columns)
+
+    def _name(self, columns: list[str]) -> None:
+        names = [*self._document.plan.columns]
+        names += [name for name in columns if name not in names]
+        replace = msgspec.structs.replace
+        plan, target = self._document.plan, self._document.target
+        self._document = replace(
+            self._document, plan=replace(plan, columns=names), target=replace(target, columns=names)
+        )
+
+    def _note(self, bad: BadRow) -> None:
+        """Note the records that an error is about.
+
+        Raises:
+            Refused: there may be none, or not so many.
+        """
+        stage: Stage = "itself" if bad.by_constraint else "reading"
+        if self._most is not None and stage not in self._searched and (bad.by_itself or stage == "reading"):
+            # One reading finds all that are refused by themselves, and not one each time.
+            self._searched.add(stage)
+            self._search(stage)
+            return
+        found = False
+        for chunk, numbers in self._meant(bad):
+            for number in numbers:
+                here = BadRow(bad.line, bad.column, bad.reason, sqlstate=bad.sqlstate, record=number)
+                if self._most is None:
+                    raise refused(self._document, chunk, here) from bad
+                self._refusals.setdefault((chunk.file, chunk.piece), {})[number] = bad.reason
+                if self._count() > self._most:
+                    raise too_many(self._document, chunk, here) from bad
+            found = True
+        if found:
+            return
+        raise Refused(
+            bad.reason,
+            cause="the server refuses a record, and does not say which; nothing of the load is in the table",
+            hint="correct the records with these values",
+        ) from bad
+
+    def _count(self) -> int:
+        return sum(map(len, self._refusals.values()))
+
+    def _search(self, stage: Stage) -> None:
+        for chunk in self._all_pieces():
+            place, target = (chunk.file, chunk.piece), target_of(self._document.target, chunk)
+            known = self._refusals.get(place, {})
+            left = (self._most or 0) - self._count() + len(known)
+            search = Search(self._connection, target, self._records(chunk), left, known)
+            try:
+                with self._connection.transaction(), under_path(self._connection, self._document.path):
+                    search.run(stage)
+            except BadRow as last:
+                raise too_many(self._document, chunk, last) from last
+            if search.refused:
+                self._refusals[place] = search.refused
+
+    def _meant(self, bad: BadRow) -> Iterator[tuple[Chunk, list[int]]]:
+        """Yield pieces with the records that an error is about."""
+        sent = next((s for s in reversed(self._sent) if bad.line is not None and bad.line > s.before), None)
+        if sent is not None and bad.line is not None:
+            records = self._records(sent.chunk)
+            refusals = self._refusals.get((sent.chunk.file, sent.chunk.piece), {})
+            kept = [number for number in range(len(records)) if number not in refusals]
+            line, first = bad.line - sent.before, sent.before == 0
+            at = records.of(kept).record_at(line, self._document.target.format, is_first=first)
+            if at is not None:
+                yield sent.chunk, [kept[at]]
+                return
+        if bad.duplicate:
+            # The first of them may stay.
+            *_, last = [None, *self._with_key(bad)]
+            if last is not None:
+                yield last[0], last[1][-1:]
+            return
+        yield from self._with_key(bad)
+
+    def _with_key(self, bad: BadRow) -> Iterator[tuple[Chunk, list[int]]]:
+        """Yield the pieces with records that have the key of an error, and the numbers of these."""
+        target, names = self._document.target, self._document.plan.columns
+        if bad.key is None or not set(bad.key[0]) <= set(names) or target.format == "binary":
+            return
+        if any(entry.identity is None for entry in self._document.inputs):
+            return
+        places = [names.index(name) for name in bad.key[0]]
+        for chunk in self._all_pieces():
+            records = self._records(chunk)
+            refusals = self._refusals.get((chunk.file, chunk.piece), {})
+            numbers = []
+            for number in range(len(records)):
+                if number in refusals:
+                    continue
+                [fields] = rows_of(records[number], target) or [[]]
+                if len(fields) == len(names) and [fields[at] for at in places] == bad.key[1]:
+                    numbers.append(number)
+            if numbers:
+                yield chunk, numbers

@@ -1,0 +1,350 @@
+"""Records that the server refuses: which ones they are, and the others copied.
+
+A record is found by the splitter's own count of records. COPY's line numbers count line ends within fields
+by rules of their own, so they are hints: of where to cut, or of what to try alone.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect, insort
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Final, Literal
+
+import psycopg
+
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_code import under_path
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, copy_with_path
+from pgsweep.pg.queries import load
+
+_FIRST_RANGE: Final = 1024
+_LEAST_RANGE: Final = 64
+"""Records that are sent at once where refused ones are looked for. The server writes up to 1,000 rows at a
+time, so what it refuses of so few has written nothing."""
+
+Refusals = dict[int, str]
+"""The reason by the number of a record."""
+
+EMPTY: Final[Mapping[int, str]] = MappingProxyType({})
+
+Stage = Literal["reading", "itself", "writing"]
+"""What is looked for: records that cannot be read; that a check of the row alone refuses; all others."""
+
+
+class Records:
+    """Records in their order.
+
+    Args:
+        data: all of them.
+        ends: where each ends.
+    """
+
+    def __init__(self, data: bytes, ends: Sequence[int]) -> None:
+        self._data = memoryview(data)
+        self._ends = ends
+
+    def of(self, numbers: Sequence[int]) -> Records:
+        """Return some of the records."""
+        parts = [self.between(number, number + 1) for number in numbers]
+        return Records(b"".join(parts), list(accumulate(map(len, parts))))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> bytes:
+        return bytes(self.between(number, number + 1))
+
+    def between(self, begin: int, end: int) -> memoryview:
+        """Return the bytes of the records from one up to another, which is left out."""
+        if begin >= end:
+            return self._data[:0]
+        return self._data[self._ends[begin - 1] if begin else 0 : self._ends[end - 1]]
+
+    def without(self, numbers: Sequence[int]) -> list[memoryview]:
+        """Return the bytes of all others."""
+        begins, ends = [0, *(number + 1 for number in numbers)], [*numbers, len(self)]
+        return [self.between(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+
+    def certain_at(self, line: int | None, *, begin: int, end: int) -> int | None:
+        """Return the record of a line where each one up to it is one line, however lines are counted."""
+        if line is None or not 0 < line <= end - begin:
+            return None
+        return begin + line - 1 if self.are_lines(begin, begin + line) else None
+
+    def are_lines(self, begin: int, end: int) -> bool:
+        """Return whether each of these records is one line, by any count."""
+        part = bytes(self.between(begin, end))
+        ended = end - begin - (not part.endswith((b"\n", b"\r")))
+        counts = part.count(b"\n"), part.count(b"\r"), part.count(b"\r\n")
+        return counts in ((ended, 0, 0), (0, ended, 0), (ended, ended, ended))
+
+    def record_at(
+        self,
+        line: int | None,
+        kind: str,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        is_first: bool = True,
+    ) -> int | None:
+        """Return the record that a line of the server's means, which was sent those from `begin` to `end`.
+
+        The server counts a line for each record of CSV, and one for each of its line ends within quotes: by
+        carriage returns alone until it knows how lines end, from the end of the first record on
+        (CopyReadLineText, copyfromparse.c). In the text format it counts records.
+
+        Args:
+            is_first: `begin` is the first that this COPY was sent.
+        """
+        end = len(self) if end is None else end
+        if line is None:
+            return None
+        passed = 0
+        for number in range(begin, end):
+            passed += 1
+            if kind == "csv":
+                record = self[number]
+                returns = record.endswith((b"\r", b"\r\n")) or (is_first and number == begin)
+                sign = b"\r" if returns else b"\n"
+                passed += record.rstrip(b"\r\n").count(sign)
+            if line <= passed:
+                return number
+        return None
+
+
+def copy_without_refused(
+    connection: Connection,
+    target: CopyTarget,
+    records: Records,
+    first: BadRow,
+    *,
+    path: str,
+    most: int,
+    note: Callable[[int, Refusals], None],
+) -> int:
+    """Copy the records that the server takes by one statement, in one transaction or savepoint.
+
+    Records that cannot be read are found without a row being written. Rows are written on the search only
+    where constraints or triggers refuse others, and undone: a load is undone by the numbers of its
+    transactions, which do not name what a savepoint within them has written.
+
+    Args:
+        first: what the server said of all of them.
+        most: the largest number of records that may be refused.
+        note: is called with the rows and the refused records within the transaction.
+
+    Returns:
+        The rows.
+
+    Raises:
+        BadRow: more are refused than may be.
+    """
+    search = Search(connection, target, records, most)
+    stages: list[Stage] = ["reading"]
+    if first.by_constraint:
+        stages.append("itself" if first.by_itself else "writing")
+    while True:
+        try:
+            with connection.transaction():
+                with under_path(connection, path):
+                    for stage in stages:
+                        search.run(stage)
+                rows = copy_with_path(connection, target, records.without(sorted(search.refused)), path)
+                note(rows, search.refused)
+        except BadRow as bad:
+            # Without a number it is the last copy that failed, for what was not looked for.
+            if "writing" in stages or bad.record is not None:
+                raise
+            stages = ["itself" if bad.by_itself and "itself" not in stages else "writing"]
+        else:
+            return rows
+
+
+def copy_skipping(
+    connection: Connection,
+    table: TableFacts,
+    target: CopyTarget,
+    records: Records,
+    fields_of: Callable[[bytes], Sequence[str | None]],
+    *,
+    path: str,
+    note: Callable[[int, Refusals], None],
+) -> int | None:
+    """Copy the records that their types do not refuse by one statement, in one transaction or savepoint.
+
+    The server skips the others (PostgreSQL 17) and tells the line of each. That is used only where each
+    record is one line by any count, and believed only where a type does refuse a field of the record.
+
+    Args:
+        fields_of: takes a record apart.
+        note: as for `copy_without_refused`.
+
+    Returns:
+        The rows; None where nothing was copied, because it cannot be done like this.
+    """
+    if connection.info.server_version < 170000 or not records.are_lines(0, len(records)):
+        return None
+    notices: list[str] = []
+
+    def noticed(diagnostic: psycopg.errors.Diagnostic) -> None:
+        notices.append(diagnostic.message_primary or "")
+
+    connection.add_notice_handler(noticed)
+    try:
+        with connection.transaction() as attempt:
+            with under_path(connection, path):
+                rows = copy(connection, target, records.without([]), skipping=True)
+                # Whatever the language, the line is the first number; the last notice is the sum.
+                lines = [int(found[0]) for notice in notices if (found := re.search(r"\d+", notice))]
+                numbers = [line - 1 for line in lines[: len(records) - rows] if 0 < line <= len(records)]
+                refusals = _unreadable(connection, table, target, records, fields_of, numbers)
+            if rows + len(refusals) != len(records):
+                raise psycopg.Rollback(attempt)
+            note(rows, refusals)
+            return rows
+    except BadRow:
+        pass
+    finally:
+        connection.remove_notice_handler(noticed)
+    return None
+
+
+def _unreadable(
+    connection: Connection,
+    table: TableFacts,
+    target: CopyTarget,
+    records: Records,
+    fields_of: Callable[[bytes], Sequence[str | None]],
+    numbers: Sequence[int],
+) -> Refusals:
+    """Return which of some records have a field that its type refuses."""
+    fields = [
+        (number, name, text)
+        for number in numbers
+        for name, text in zip(target.columns, fields_of(records[number]), strict=False)
+        if text is not None
+    ]
+    query = load("load_unreadable", connection.info.server_version).encode()
+    parameters = {
+        "oid": table.oid,
+        "numbers": [number for number, _, _ in fields],
+        "names": [name for _, name, _ in fields],
+        "texts": [text for _, _, text in fields],
+    }
+    found: Refusals = {}
+    for number, reason in connection.execute(query, parameters):
+        found.setdefault(number, reason)
+    return found
+
+
+class Search:
+    """Finds the records that the server refuses.
+
+    Ranges of records are sent, each about as long as the way to the last refused one, so that a bad record
+    costs what stands around it and not the whole piece. Where the server names a line, the range is cut
+    before that record, else in its middle. A record is refused if it is so alone; or if it is the one of
+    that line beyond doubt, as no record before it goes on over lines, and what refuses it sees no others.
+
+    Attributes:
+        refused: what was found.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        target: CopyTarget,
+        records: Records,
+        most: int,
+        known: Mapping[int, str] = EMPTY,
+    ) -> None:
+        self._connection = connection
+        self._target = target
+        self._records = records
+        self._most = most
+        self.refused: Refusals = dict(known)
+        self._known = sorted(known)
+
+    def run(self, stage: Stage) -> None:
+        """Look for records that were not found yet; whatever is written is undone.
+
+        Raises:
+            BadRow: more are refused than may be.
+        """
+        with self._connection.transaction(force_rollback=True):
+            self._connection.execute("SAVEPOINT pgsweep_range")
+            if stage == "writing":
+                self._write()
+            else:
+                self._read(checking=stage == "itself")
+
+    def _read(self, *, checking: bool) -> None:
+        """Find records that cannot be read, or that a check of the row alone refuses, in their order."""
+        begin, size, last = 0, _FIRST_RANGE, 0
+        while begin < len(self._records):
+            if begin in self.refused:
+                begin += 1
+                continue
+            end = self._end_of_range(begin, size)
+            bad = self._try(begin, end, reading_only=not checking)
+            if bad is None or (checking and not bad.by_itself):
+                begin, size = end, 2 * size
+                continue
+            alone = self._records.certain_at(bad.line, begin=begin, end=end)
+            if alone is None and end - begin == 1:
+                alone = begin
+            if alone is None:
+                suspect = self._records.record_at(bad.line, self._target.format, begin=begin, end=end)
+                size = max(1, suspect - begin if suspect is not None else (end - begin) // 2)
+                continue
+            self._refuse(alone, bad)
+            begin, size, last = alone + 1, max(_LEAST_RANGE, 2 * (alone - last)), alone
+
+    def _write(self) -> None:
+        """Find records that are refused because of what is in the table, and of those before them."""
+        begin, size, last, bound = 0, _FIRST_RANGE, 0, 0
+        suspect: int | None = None
+        while begin < len(self._records):
+            if begin in self.refused:
+                begin += 1
+                continue
+            end = begin + 1 if begin == suspect else self._end_of_range(begin, size)
+            bad = self._try(begin, end, reading_only=False)
+            if bad is None:
+                self._connection.execute("RELEASE SAVEPOINT pgsweep_range; SAVEPOINT pgsweep_range")
+                begin = end
+                size = max(1, (bound - begin) // 2) if begin < bound else min(_FIRST_RANGE, 2 * size)
+                continue
+            alone = begin if end - begin == 1 else None
+            if alone is None and bad.by_itself:
+                alone = self._records.certain_at(bad.line, begin=begin, end=end)
+            if alone is None:
+                suspect = self._records.record_at(bad.line, self._target.format, begin=begin, end=end)
+                size, bound = ((end - begin) // 2 if suspect is None else max(1, suspect - begin)), end
+                continue
+            self._refuse(alone, bad)
+            size, last, bound = max(_LEAST_RANGE, 2 * (alone - last)), alone, 0
+
+    def _end_of_range(self, begin: int, size: int) -> int:
+        end = min(begin + size, len(self._records))
+        place = bisect(self._known, begin)
+        return min(end, self._known[place]) if place < len(self._known) else end
+
+    def _refuse(self, number: int, bad: BadRow) -> None:
+        self.refused[number] = bad.reason
+        insort(self._known, number)
+        if len(self.refused) > self._most:
+            raise BadRow(bad.line, bad.column, bad.reason, sqlstate=bad.sqlstate, record=number) from bad
+
+    def _try(self, begin: int, end: int, *, reading_only: bool) -> BadRow | None:
+        """Send some of the records; return what the server says of one of them, if it refuses any."""
+        parts = [self._records.between(begin, end)]
+        try:
+            copy(self._connection, self._target, parts, reading_only=reading_only)
+        except BadRow as bad:
+            self._connection.execute("ROLLBACK TO SAVEPOINT pgsweep_range")
+            return bad
+        return None
