@@ -8,7 +8,7 @@ The limits are chosen so that no honest server meets them, and a peer that never
 and with less than 500 MB of memory used:
 
 - In bytes: an answer of one row has a few values of 1 MB at most. For one of many rows the limit is some
-  700,000 relations, which libpq keeps in four times as much memory. A snapshot of pg_buffercache has 12 bytes
+  550,000 relations, which libpq keeps in four times as much memory. A snapshot of pg_buffercache has 12 bytes
   a buffer, so its limit grows with the pool, up to an eighth of this machine's memory.
 - In time: connecting takes as long as connect_timeout says, the set-up of a session 20 s, and a statement
   5 s longer than the server's own limit of 50 s, which the server ends on a busy host. An endless answer is
@@ -37,7 +37,7 @@ from pgsweep.pg.wire import Limits, TooLarge, TooLong, Wire
 T = TypeVar("T")
 
 _ONE_ROW_BYTES: Final = 16 << 20
-_ROWS_BYTES: Final = 80 << 20
+_ROWS_BYTES: Final = 64 << 20
 _BUFFER_BYTES: Final = 16
 _BATCH_ROWS: Final = 10_000
 _CANCEL_SECONDS: Final = 1.0
