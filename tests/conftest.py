@@ -26,6 +26,7 @@ pytest_plugins = (
     "tests.fix_initdb",  # first, as others import it
     "tests.fix_cluster",
     "tests.fix_disk",
+    "tests.fix_doctor",
     "tests.fix_heated",
     "tests.fix_hostile",
     "tests.fix_lab",

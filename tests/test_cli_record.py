@@ -34,7 +34,7 @@ def test_dry_run_prints_the_statements_and_leaves_nothing(server: Cluster, tmp_p
     assert done.returncode == 0, done.stderr
     assert "FROM public.pg_buffercache" in done.stdout
     assert not re.search(r"[{]\w+[}]|%s", done.stdout), "every placeholder is filled"
-    for statement in ("-c statement_timeout=60000ms", "current_setting('work_mem')"):
+    for statement in ("-c statement_timeout=50000ms", "current_setting('work_mem')"):
         assert statement in done.stdout
     assert ("set_config('stats_fetch_consistency'" in done.stdout) == (server.version_num >= 150000)
     assert ("pg_stat_force_next_flush" in done.stdout) == (server.version_num >= 150000)

@@ -129,7 +129,7 @@ def test_an_inspection_session_is_harmless(server: Cluster) -> None:
     with connect(server.conninfo()) as connection:
         names = ("application_name", "statement_timeout", "lock_timeout", "default_transaction_read_only")
         shown = [connection.execute("SELECT current_setting(%s)", (name,)).fetchone() for name in names]
-        assert shown == [("pgsweep",), ("1min",), ("2s",), ("on",)]
+        assert shown == [("pgsweep",), ("50s",), ("2s",), ("on",)]
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             connection.execute("CREATE TABLE unwanted ()")
     with connect(server.conninfo(), inspection=False) as connection:

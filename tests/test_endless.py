@@ -52,6 +52,35 @@ def test_what_comes_without_end_is_left(proxied: tuple[Proxy, str], how: str, pa
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 450 << 10
 
 
+@pytest.mark.slow
+def test_notifications_are_not_kept(proxied: tuple[Proxy, str]) -> None:
+    """libpq keeps each in four times its bytes; in a process of its own, whose peak nothing else has set."""
+    proxy, conninfo = proxied
+    proxy.plan = Plan(0, 0.0, 45, endless="notifications")
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pgsweep.errors import PgsweepError\n"
+        "from pgsweep.pg.catalog import read_relations\n"
+        "from pgsweep.pg.connect import connect\n"
+        "def peak_kb():\n"
+        "    return int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])\n"
+        "with connect(sys.argv[1]) as connection:\n"
+        "    before_kb = peak_kb()\n"
+        "    try:\n"
+        "        read_relations(connection)\n"
+        "    except PgsweepError as error:\n"
+        "        print(peak_kb() - before_kb, error.message)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, conninfo], capture_output=True, text=True, check=False, timeout=120
+    )
+    proxy.cut()
+    kb, _, said = done.stdout.partition(" ")
+    assert "larger than 80 MB" in said, done.stderr
+    assert int(kb) < 30 << 10
+
+
 @contextmanager
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the limits on time be a twentieth of what they are."""
@@ -203,11 +232,11 @@ def test_a_second_signal_ends_what_does_not_look_at_signals(tmp_path: Path) -> N
         "from pgsweep.cli.interrupt import ended_for_sure\n"
         "with ended_for_sure():\n"
         "    threading.Thread(target=time.sleep, args=(60,)).start()\n"
-        "    print('ready', flush=True)\n"
         "    native = ctypes.CDLL(None)\n"
         "    begin = time.monotonic()\n"
         "    while time.monotonic() - begin < 60:\n"
         "        try:\n"
+        "            print('ready', flush=True)\n"
         "            native.sleep(60)\n"
         "        except KeyboardInterrupt:\n"
         "            pass\n"

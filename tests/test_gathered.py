@@ -248,14 +248,117 @@ def test_where_nothing_may_be_read_the_file_says_why(server: Cluster, tmp_path: 
             admin.execute("DROP ROLE mallory")
 
 
+AFTER_CONNECTING = "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles"
+
+
+def shown(server: Cluster, conninfo: str, names: list[str], folder: Path) -> list[str]:
+    """Return settings of the script's session, as it was given them."""
+    show = "".join(
+        f"SELECT '<' || reset_val || '>' AS v FROM pg_settings WHERE name = '{name}' \\gset x_\n\\warn :x_v\n"
+        for name in names
+    )
+    script = record_script(1).replace(AFTER_CONNECTING, f"{show}{AFTER_CONNECTING}", 1)
+    file, said = gather(server, conninfo, script, folder)
+    assert import_gathered(file, folder / "a.evidence", overwrite=True).snapshots >= 1
+    return re.findall("^<(.*)>$", said, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_options_of_the_connection_are_kept_wherever_they_stand(
+    server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = "-c temp_tablespaces=\"a\\ \\\\b\",'c' -c geqo_threshold=7 -c lock_timeout=9s"
+    wanted = ["\"a \\b\",'c'", "7", "2000"]
+    names = ["temp_tablespaces", "geqo_threshold", "lock_timeout"]
+    assert shown(server, make_conninfo(server.conninfo(), options=odd), names, tmp_path) == wanted
+    place = f"host={server.socket_directory}&user=postgres"
+    uri = f"postgresql:///postgres?{place}&port=5432&options=-c%20geqo_threshold%3D7"
+    assert shown(server, uri, names[1:], tmp_path) == wanted[1:]
+    services = tmp_path / "services"
+    services.write_text(f"[there]\nhost={server.socket_directory}\nport=5432\nuser=postgres\noptions={odd}\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    assert shown(server, "service=there dbname=postgres", names, tmp_path) == wanted
+    monkeypatch.setenv("PGOPTIONS", "-c geqo_threshold=7\\")
+    assert shown(server, server.conninfo(), names[1:], tmp_path) == wanted[1:]
+
+
+@pytest.mark.slow
+def test_a_host_may_be_chosen_and_the_settings_are_the_servers(server: Cluster, tmp_path: Path) -> None:
+    set_by_server = {"work_mem": "7MB", "max_parallel_workers_per_gather": "3", "synchronize_seqscans": "off"}
+    with psycopg.connect(server.conninfo(), autocommit=True) as admin:
+        admin.execute("CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher")
+        try:
+            for name, value in set_by_server.items():
+                admin.execute(f"ALTER DATABASE postgres SET {name} = '{value}'".encode())
+            if server.version_num >= 170000:
+                admin.execute("ALTER ROLE watcher SET transaction_timeout = '300ms'")
+            conninfo = make_conninfo(server.conninfo(), user="watcher", target_session_attrs="read-write")
+            file, said = gather(server, conninfo, record_script(1), tmp_path)
+            assert "ERROR" not in said, said
+            import_gathered(file, tmp_path / "a.evidence")
+            with psycopg.connect(make_conninfo(server.conninfo(), user="watcher")) as plain:
+                seen: dict[str, str] = dict(plain.execute("SELECT name, setting FROM pg_settings").fetchall())
+            record_sql(conninfo, tmp_path / "b.evidence", seconds=1)
+            for name in ("a", "b"):
+                kept = Evidence.open(tmp_path / f"{name}.evidence").meta.settings
+                assert kept == {each: seen[each] for each in kept}
+                assert kept["max_parallel_workers_per_gather"] == "3"
+        finally:
+            admin.execute("ALTER DATABASE postgres RESET ALL")
+            admin.execute("DROP OWNED BY watcher; DROP ROLE watcher")
+
+
+def test_a_login_trigger_finds_its_tables_and_may_write(wheel18: Cluster, tmp_path: Path) -> None:
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
+        owner.execute("CREATE DATABASE gathered_at_login")
+    conninfo = wheel18.conninfo("gathered_at_login")
+    try:
+        with psycopg.connect(conninfo, autocommit=True) as owner:
+            owner.execute("CREATE EXTENSION pg_buffercache; CREATE TABLE public.logins AS SELECT 0 AS pid")
+            owner.execute(
+                "CREATE FUNCTION public.log_in() RETURNS event_trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN INSERT INTO logins VALUES (pg_backend_pid()); END $$"
+            )
+            owner.execute("CREATE EVENT TRIGGER log_in ON login EXECUTE FUNCTION public.log_in()")
+            file, said = gather(wheel18, conninfo, record_script(1), tmp_path)
+            assert "ERROR" not in said, said
+            assert import_gathered(file, tmp_path / "a.evidence").snapshots >= 1
+            owner.execute("ALTER EVENT TRIGGER log_in DISABLE")
+            owner.execute(
+                "CREATE OR REPLACE FUNCTION public.log_in() RETURNS event_trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN SET lock_timeout = 0; END $$"
+            )
+            owner.execute("ALTER EVENT TRIGGER log_in ENABLE")
+            file, said = gather(wheel18, conninfo, record_script(1), tmp_path)
+            assert "a login event trigger sets others" in said
+            with pytest.raises(EvidenceError) as refusal:
+                import_gathered(file, tmp_path / "b.evidence")
+            assert "login event trigger" in str(refusal.value.cause)
+    finally:
+        with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
+            owner.execute("DROP DATABASE gathered_at_login WITH (FORCE)")
+
+
 def test_the_script_names_every_function_with_its_schema_and_writes_nothing() -> None:
     script = record_script(60)
     text = re.sub(r"--.*", "", script)
     text = "\n".join(line for line in text.splitlines() if not line.startswith("\\"))
     statements = [one.strip() for one in text.split(";\n")]
-    assert not re.search(r"set_config|\bSET\b", text), "settings go with the connection"
-    assert statements[0].startswith("SELECT (pg_catalog.pg_size_bytes(")
-    assert "current_setting('search_path') OPERATOR(pg_catalog.=) 'pg_catalog'" in statements[0]
+    own = "pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) :pgsweep_pid"
+    in_session = re.findall(
+        rf"CASE WHEN {re.escape(own)} THEN pg_catalog.set_config\('(\w+)', '[^']*', false\)", text
+    )
+    assert in_session == ["search_path", "default_transaction_read_only"], "the others are the connection's"
+    at_end = statements[-1]
+    assert "s.reset_val" in at_end
+    assert "pg_catalog.pg_backend_pid() = :pgsweep_pid" in at_end
+    assert text.count("set_config") == len(in_session) + at_end.count("set_config")
+    assert not re.search(r"\bSET\b", text)
+    # Before the path is pg_catalog, operators have their schema too.
+    before = text[: text.index("SELECT q IS NOT NULL AS own")]
+    before = re.sub(r"\$s\$.*?\$s\$|'[^']*'|OPERATOR\(pg_catalog\.(=|<>|/)\)|--.*", "", before)
+    assert not re.search(r"[=<>|~+*/]", before.replace("\\gset", "")), before
+    text = re.sub(r"\$s\$.*?\$s\$", "''", text)
     words = {"coalesce", "greatest", "least", "extract", "nullif", "settings"}
     without_texts = re.sub(r"'[^']*'", "''", text)
     called = re.findall(r"(?<![\w.'}])([a-z_][a-z0-9_]*)\(", without_texts)

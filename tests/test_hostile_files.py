@@ -6,8 +6,6 @@ import gzip
 import io
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,11 +23,12 @@ from pgsweep.pg.gather_script import MAGIC
 from pgsweep.sizing.predict import predict
 from pgsweep.warm.heat.file import HeatPart, read_heat
 from tests.fix_cli import run, run_code
+from tests.fix_seeds import evidence
 from tests.fix_warm import heat_meta
-from tests.fuzz.mutate import unpack
 from tests.fuzz.targets import SEEDS
 
 MB = 1 << 20
+
 
 _MEASURED = """
 import sys, time
@@ -58,7 +57,10 @@ print(peak() - before, time.process_time() - began)
 """The peak is that of the process itself: getrusage() gives one that has been begun the peak of whoever began
 it. What importing numpy and pyarrow takes is left out, and is more than all that follows."""
 
+
 MOST_BYTES = 200 * MB
+
+
 MOST_SECONDS = 3.0
 """What a hostile or broken file may take, of memory and of processor time, beyond the imports. Time of the
 processor, lest other work on the machine counts; what threads take at the same time adds up in it."""
@@ -82,16 +84,6 @@ def _cost(call: str, path: Path) -> tuple[str, int, float]:
     *said, numbers = done.stdout.splitlines()
     peak_bytes, seconds = numbers.split()
     return "\n".join(said), int(peak_bytes), float(seconds)
-
-
-def evidence(tmp_path: Path, name: str) -> Path:
-    """Unpack one of the seeds of fuzzing."""
-    folder = tmp_path / f"{name}.evidence"
-    for file, content in unpack((SEEDS / "evidence" / f"{name}.zip").read_bytes()).items():
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return folder
 
 
 def change(folder: Path, table: str, column: str, values: Callable[[np.ndarray], Any]) -> None:
@@ -488,95 +480,6 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
     # hand, are those of no server, and the verdict says so.
     verdict = json.loads(done.stdout)["verdict"]
     assert verdict["level"] == "refused" and "measured" in verdict["reasons"][0]
-
-
-_FEW_THREADS = """
-import os, resource, sys
-from pathlib import Path
-import numpy.random, pyarrow.compute, pyarrow.parquet
-import pgsweep.evidence.store
-from pgsweep.errors import PgsweepError
-from pgsweep.evidence.store import Evidence
-from pgsweep.sizing.predict import predict
-os.setgid(65533)
-os.setuid(65533)
-resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-print(len(Evidence.open(Path(sys.argv[1])).table("snapshots")["frame"]))
-try:
-    predict(Path(sys.argv[1]))
-except PgsweepError as error:
-    print(error.message, error.hint)
-"""
-
-
-_FEWER_THREADS_LATER = """
-import os, resource, sys, threading
-from pathlib import Path
-import numpy.random, pyarrow.compute, pyarrow.parquet, scipy.optimize
-import pgsweep.evidence.store, pgsweep.evidence.oracle_general, pgsweep.sizing.inference.snapshots
-import pgsweep.sizing.inference.traces, pgsweep.sizing.inference.unfilled
-import pgsweep.sizing.inference.used_snapshots, pgsweep.sizing.predict
-from pgsweep.ui.results import to_json
-look = pgsweep.sizing.predict.check_threads
-def look_and_be_limited():
-    look()
-    if sys.argv[2] == "limited":
-        os.setgid(65533)
-        os.setuid(65533)
-        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-        try:
-            threading.Thread(target=print).start()
-        except RuntimeError:
-            pass
-        else:
-            sys.exit("a thread could be started")
-pgsweep.sizing.predict.check_threads = look_and_be_limited
-print(to_json(pgsweep.sizing.predict.predict(Path(sys.argv[1]), sizes_bytes=[128 << 10, 1 << 20, 8 << 20])))
-"""
-
-
-def let_anybody_read(folder: Path, tmp_path: Path) -> None:
-    for path in (tmp_path, *tmp_path.parents):
-        if path.stat().st_uid == os.geteuid() and path.is_relative_to("/tmp/"):
-            path.chmod(path.stat().st_mode | 0o055)
-    for path in (folder, *folder.rglob("*")):
-        path.chmod(0o755)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may become another user")
-def test_a_limit_of_threads_is_not_taken_for_damage(tmp_path: Path) -> None:
-    folder = evidence(tmp_path, "sql")
-    let_anybody_read(folder, tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", _FEW_THREADS, str(folder)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    rows, said = done.stdout.splitlines()
-    assert int(rows) == 12 * 64
-    assert "no further thread could be started" in said and "remove" not in said
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may become another user")
-@pytest.mark.parametrize("seed", ["sql", "peek", "oracle_general"])
-def test_a_limit_of_threads_that_is_reached_later_changes_no_result(seed: str, tmp_path: Path) -> None:
-    """The limit is reached after predict has looked whether there are threads."""
-    if seed == "oracle_general":
-        path = tmp_path / "x.oracleGeneral"
-        path.write_bytes((SEEDS / "oracle_general" / "plain").read_bytes())
-    else:
-        path = evidence(tmp_path, seed)
-    let_anybody_read(path, tmp_path)
-    said = []
-    for limit in ("none", "limited"):
-        done = subprocess.run(
-            [sys.executable, "-c", _FEWER_THREADS_LATER, str(path), limit],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
-    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize("call", ["read_result", "read_heat", "predict"])

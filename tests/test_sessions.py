@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,9 +14,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgsweep.errors import ConnectionFailed
+from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.pg import connect as connecting
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect, read_user_path, set_for_session, setting_statement
+from pgsweep.pg.connect import connect, read_user_path, session_settings, set_for_session, setting_statement
+from pgsweep.pg.conninfo import place_of
 from pgsweep.pg.userpath import resolve_relation
 from tests.fix_cli import run
 from tests.fix_process import wait_until
@@ -189,6 +194,97 @@ def test_a_login_trigger_finds_its_tables_and_may_write(wheel18: Cluster) -> Non
     finally:
         with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
             owner.execute("DROP DATABASE logged WITH (FORCE)")
+
+
+def test_of_several_hosts_all_sessions_go_to_the_one_that_was_reached(
+    server: Cluster, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    second.symlink_to(server.socket_directory)
+    hosts = f"{first},{second}"
+    target = make_conninfo(server.conninfo(), host=hosts, port="5432,5432")
+    assert hosts in place_of(target)
+    connect(target).close()
+    assert place_of(target) == f"{second}, port 5432"
+    # The other one is there again.
+    first.symlink_to(server.socket_directory)
+    with connect(target) as session:
+        assert session.info.host == str(second)
+    # Until the one that was reached has gone.
+    second.unlink()
+    with connect(target) as session:
+        assert session.info.host == str(first)
+    assert place_of(target) == f"{first}, port 5432"
+    done = run("cache", "--source", "sql", "--json", target)
+    assert json.loads(done.stdout)["provenance"]["subject"]["server"] == f"{first}, port 5432"
+
+
+def test_a_login_trigger_that_sets_our_settings_is_named(wheel18: Cluster) -> None:
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
+        owner.execute("CREATE DATABASE set_at_login")
+    target = wheel18.conninfo("set_at_login")
+    try:
+        with psycopg.connect(target, autocommit=True) as owner:
+            owner.execute(
+                "CREATE FUNCTION public.log_in() RETURNS event_trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN SET search_path = public; END $$"
+            )
+            owner.execute('CREATE EVENT TRIGGER "at login" ON login EXECUTE FUNCTION public.log_in()')
+        with pytest.raises(MissingAbility) as refusal:
+            connect(target)
+        assert "login event trigger" in refusal.value.message
+        assert "search_path" in refusal.value.message
+        said = f"{refusal.value.cause} {refusal.value.hint}"
+        assert "pooler" not in said
+        assert """psql -d set_at_login -c 'ALTER EVENT TRIGGER "at login" DISABLE'""" in said
+        assert "event_triggers=off" in said
+        with connect(make_conninfo(target, options="-c event_triggers=off")) as session:
+            assert session.execute("SHOW search_path").fetchone() == ("pg_catalog",)
+    finally:
+        with psycopg.connect(wheel18.conninfo(), autocommit=True) as owner:
+            owner.execute("DROP DATABASE set_at_login WITH (FORCE)")
+
+
+def test_no_query_reads_a_setting_that_every_session_sets() -> None:
+    ours = "|".join(session_settings(inspection=True))
+    folder = Path(connecting.__file__).parent / "queries"
+    found = [path.name for path in folder.glob("*.sql") if re.search(rf"'({ours})'", path.read_text(), re.I)]
+    assert found == []
+    assert list(folder.glob("settings_*.sql"))
+
+
+def test_a_role_that_may_have_one_session_has_no_second_one_where_none_is_needed(
+    server: Cluster, tmp_path: Path
+) -> None:
+    table = "one_session"
+    with psycopg.connect(server.conninfo(), autocommit=True) as owner:
+        owner.execute("CREATE ROLE narrow LOGIN CONNECTION LIMIT 1; GRANT pg_monitor TO narrow")
+        owner.execute(f"CREATE TABLE public.{table} AS SELECT generate_series(1, 1000) AS id".encode())
+        owner.execute(f"GRANT SELECT ON public.{table} TO narrow".encode())
+
+        def tried(*words: str) -> subprocess.CompletedProcess[str]:
+            # The session of the command before ends a little after the command.
+            mine = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'narrow'"
+            wait_until(lambda: owner.execute(mine).fetchone() == (0,))
+            return run(*words, make_conninfo(server.conninfo(), user="narrow"), cwd=tmp_path)
+
+        try:
+            for command in (
+                ["doctor"], ["cache"], ["memory"], ["top", "--once"], ["warm", "plan"],
+                ["warm", "save", "x.heat", "-d"],
+                ["warm", "keep", f"public.{table}", "--budget", "1MB", "--for", "0.1s", "-d"],
+                ["record", "--source", "sql", "--for", "1s", "-o", "x.evidence", "-d"],
+            ):  # fmt: skip
+                done = tried(*command)
+                assert done.returncode == 0, (command, done.stdout, done.stderr)
+            # What needs another session says so, and how else.
+            done = tried("warm", "keep", table, "--budget", "1MB", "--for", "0.1s", "-d")
+            assert done.returncode == 3
+            said = " ".join(done.stderr.split())
+            assert "pgsweep may need two" in said
+            assert "write the name with its schema" in said
+        finally:
+            owner.execute(f"DROP TABLE public.{table}; DROP OWNED BY narrow; DROP ROLE narrow".encode())
 
 
 def test_a_name_needs_no_path_of_the_session(server: Cluster) -> None:

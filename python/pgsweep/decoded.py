@@ -386,14 +386,8 @@ def _struct(data: bytes, at: int, known: dict[int, Any]) -> tuple[dict[int, Any]
     """
     found: dict[int, Any] = {}
     field = 0
-    while head := data[at]:
-        at += 1
-        if head >> 4:
-            field += head >> 4
-        else:
-            number, at = _varint(data, at)
-            field = _signed(number)
-        kind = head & 15
+    while data[at]:
+        field, kind, at = _field(data, at, field)
         key = field << 4 | kind
         if key in found:
             raise TooMuch("its description has something twice")
@@ -420,6 +414,15 @@ def _struct(data: bytes, at: int, known: dict[int, Any]) -> tuple[dict[int, Any]
     return found, at + 1
 
 
+def _field(data: bytes, at: int, before: int) -> tuple[int, int, int]:
+    """Return a field's number and type, and where its value begins; `before` is the last one's number."""
+    head = data[at]
+    if head >> 4:
+        return before + (head >> 4), head & 15, at + 1
+    number, at = _varint(data, at + 1)
+    return _signed(number), head & 15, at
+
+
 def _after(data: bytes, at: int, kind: int, known: Any, depth: int) -> int:
     """Return where a value ends."""
     if kind in _NUMBERS:
@@ -442,14 +445,8 @@ def _after(data: bytes, at: int, kind: int, known: Any, depth: int) -> int:
     if kind != _STRUCT:
         raise TooMuch("its description is broken")
     field = 0
-    while head := data[at]:
-        at += 1
-        if head >> 4:
-            field += head >> 4
-        else:
-            number, at = _varint(data, at)
-            field = _signed(number)
-        kind = head & 15
+    while data[at]:
+        field, kind, at = _field(data, at, field)
         if kind == _BINARY and data[at] < 128:  # most are; a call takes longer
             at += data[at] + 1
         elif kind in _PLAIN:

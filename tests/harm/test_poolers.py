@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Callable
 
 import pytest
 
+from pgsweep.evidence.script import record_script
+from pgsweep.pg.bindir import find_server
 from tests.fix_process import wait_until
 from tests.harm.cases import CASES, COMMANDS, MOST, Case
 from tests.harm.fix_poolers import OURS, PGBOUNCERS, PgBouncer, used
@@ -42,6 +45,22 @@ def test_the_session_is_as_before(
     pooler: Behaviour | PgBouncer, case: Case, world_through: Callable[..., World]
 ) -> None:
     harm = harm_of(case, world_through(pooler))
+    assert not harm, "\n".join(harm)
+
+
+@pytest.mark.parametrize("name", POOLERS)
+def test_the_session_is_as_before_the_script(name: str, world_through: Callable[..., World]) -> None:
+    """Of `record --script`, which psql runs: refused, or a recording."""
+    world = world_through(POOLERS[name])
+    world.clear()
+    used(world)
+    before = world.look(sessions_only=True)
+    script = world.work / "gather.sql"
+    script.write_text(record_script(1))
+    psql, output = find_server(None).bindir / "psql", world.work / "x"
+    words = [psql, "-X", "-d", world.target, "-f", script, "-o", output]
+    subprocess.run([str(word) for word in words], capture_output=True, check=False, timeout=120)
+    harm = world.settled(before, sessions_only=True)
     assert not harm, "\n".join(harm)
 
 

@@ -14,7 +14,7 @@ from pgsweep._native import drop_page_cache
 from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.catalog import RelationPlace, find_relation
-from pgsweep.pg.connect import connect
+from pgsweep.pg.connect import connect, same_server
 from pgsweep.pg.evict import cannot_evict, evict, evict_statement
 from pgsweep.pg.prewarm import written_out
 from pgsweep.pg.refusals import explained
@@ -54,7 +54,7 @@ def evict_relation(access: Access, name: str) -> Evicted:
     buffers, pinned = None, 0
     reason = cannot_evict(access.server.version_num)
     if reason is None:
-        with connect(access.conninfo, inspection=False) as connection, explained():
+        with connect(same_server(access.connection), inspection=False) as connection, explained():
             buffers, pinned = evict(connection, evict_statement(connection, place))
     paths = _paths(access, place)
     if reason is not None and paths is None:
@@ -79,8 +79,8 @@ def written_plan(access: Access, name: str) -> list[str]:
     calls = [f"posix_fadvise({path}, 0, 0, POSIX_FADV_DONTNEED)" for path in paths or []]
     if reason is not None and paths is not None:
         return [f"-- {reason.message}: its buffers stay", *calls]
-    with connect(access.conninfo) as connection, explained():
-        statement = written_out(connection, evict_statement(connection, place))
+    with explained():
+        statement = written_out(access.connection, evict_statement(access.connection, place))
     return [f"{statement};", *calls]
 
 

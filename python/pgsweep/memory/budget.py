@@ -31,7 +31,7 @@ from pgsweep.host.procfile import PROC
 from pgsweep.host.yama import who_may
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import CLIENT, LocalServer, look
-from pgsweep.pg.connect import connect
+from pgsweep.pg.connect import connect, same_server
 from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
 from pgsweep.pg.refusals import explained
 from pgsweep.records.budget import BudgetPart, BudgetResult
@@ -150,7 +150,7 @@ def _seen(local: LocalServer) -> MemoryResult:
     seen = look(local)
     if any(p.kind == CLIENT and not p.own for p in seen.processes):
         return seen
-    with connect(local.conninfo):
+    with connect(same_server(local.connection)):
         return msgspec.structs.replace(look(local), connections=0)
 
 
@@ -170,13 +170,13 @@ def _shared_per_connection(
     Raises:
         ClusterError: a server does not take this max_connections.
     """
-    other = connections
+    conninfo, other = same_server(local.connection), connections
     if other == settings.max_connections:
         other = min(other + _MORE_CONNECTIONS, _MOST_CONNECTIONS)
     try:
         # Not the size of the mapping, which is rounded up to whole huge pages.
-        now = examine(local.conninfo).shared_memory_bytes or seen.totals.shared_memory_size_bytes
-        asked = examine(local.conninfo, settings={"max_connections": str(other)}).shared_memory_bytes
+        now = examine(conninfo).shared_memory_bytes or seen.totals.shared_memory_size_bytes
+        asked = examine(conninfo, settings={"max_connections": str(other)}).shared_memory_bytes
     except ClusterError:
         if connections != settings.max_connections:
             raise

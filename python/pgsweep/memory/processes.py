@@ -41,11 +41,9 @@ class LocalServer:
     """A server whose processes run here.
 
     Attributes:
-        conninfo: as given.
         postmaster_pid: on this host.
     """
 
-    conninfo: str
     connection: Connection
     server: Server
     postmaster_pid: int
@@ -78,7 +76,7 @@ def opened(conninfo: str) -> Iterator[LocalServer]:
             if len(parents) != 1 or not (host == "" or host.startswith("/")):
                 raise
             pid = parents[0]
-        yield LocalServer(conninfo, connection, server, pid)
+        yield LocalServer(connection, server, pid)
     finally:
         connection.close()
 

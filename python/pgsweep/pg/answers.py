@@ -8,10 +8,10 @@ The limits are chosen so that no honest server meets them, and a peer that never
 and with less than 500 MB of memory used:
 
 - In bytes: an answer of one row has a few values of 1 MB at most. For one of many rows the limit is some
-  700,000 relations, which libpq keeps in four times as much memory. A snapshot of pg_buffercache has 12 bytes
+  550,000 relations, which libpq keeps in four times as much memory. A snapshot of pg_buffercache has 12 bytes
   a buffer, so its limit grows with the pool, up to an eighth of this machine's memory.
 - In time: connecting takes as long as connect_timeout says, the set-up of a session 20 s, and a statement
-  5 s longer than the server's own limit of 60 s, which the server ends on a busy host. An endless answer is
+  5 s longer than the server's own limit of 50 s, which the server ends on a busy host. An endless answer is
   noticed earlier, by what arrives (wire.py). A session that loads, or runs a statement of the user's, has
   limits of its own, or none on time, and the same ones on bytes.
 """
@@ -37,7 +37,7 @@ from pgsweep.pg.wire import Limits, TooLarge, TooLong, Wire
 T = TypeVar("T")
 
 _ONE_ROW_BYTES: Final = 16 << 20
-_ROWS_BYTES: Final = 80 << 20
+_ROWS_BYTES: Final = 64 << 20
 _BUFFER_BYTES: Final = 16
 _BATCH_ROWS: Final = 10_000
 _CANCEL_SECONDS: Final = 1.0
@@ -149,9 +149,6 @@ class CheckedCursor(psycopg.Cursor[Any]):
         return rows
 
     def __next__(self) -> Any:
-        if self._checked is None:
-            with decoded(self.connection):
-                return super().__next__()
         row = self.fetchone()
         if row is None:
             raise StopIteration

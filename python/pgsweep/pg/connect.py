@@ -20,12 +20,13 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.pg import open_sessions, unanswered
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, as_sockets, decoded
-from pgsweep.pg.conninfo import parameter_of, parse_conninfo
+from pgsweep.pg.conninfo import at_reached, note_reached, parameter_of, parse_conninfo
 from pgsweep.pg.failures import connection_lost
 from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.refusals import explained, refused, translate
 from pgsweep.pg.unanswered import NO_SESSION
 from pgsweep.pg.wire import add_limits
+from pgsweep.plain import decode_name, shell_word, sql_identifier
 from pgsweep.versions import OLDEST_MAJOR
 
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -66,7 +67,7 @@ class Session(CheckedConnection):
 OLDEST_VERSION_NUM = OLDEST_MAJOR * 10000
 
 _SETUP_SECONDS = 20.0
-_STATEMENT_TIMEOUT_SECONDS = 60.0
+_STATEMENT_TIMEOUT_SECONDS = 50.0
 
 _ALWAYS: Final = {
     "search_path": "pg_catalog",
@@ -102,14 +103,15 @@ _INSPECTION: Final = {
     "idle_in_transaction_session_timeout": "5min",
     "default_transaction_read_only": "on",
     "jit": "off",
-    "max_parallel_workers_per_gather": "0",
+    # No parallel plan is the cheapest. Evidence has the server's own settings: what it holds is not set here.
+    "parallel_setup_cost": "1e+10",
     # Where PGDATESTYLE or PGTZ are set, libpq sends them too, and they go before these two.
     "DateStyle": "ISO",
     "TimeZone": "UTC",
 }
 """Settings of a session that only reads."""
 
-_NEWER: Final = {"transaction_timeout": "0", "restrict_nonsystem_relation_kind": ""}
+NEWER: Final = {"transaction_timeout": "0", "restrict_nonsystem_relation_kind": ""}
 """Settings that not every version has: since 17, and since the minor releases of August 2024. They are in the
 startup packet only where a role or a database has set them: a server refuses one that it does not know."""
 
@@ -122,6 +124,16 @@ _SHOWN_AS_SET: Final = (
 """Settings that the first statement reads, as samples of all. The server shows them as written here."""
 
 _TRANSACTION_TIMEOUT_SINCE: Final = 170000
+_LOGIN_TRIGGERS_SINCE: Final = 170000
+
+_LOGIN_TRIGGERS: Final = """\
+SELECT pg_catalog.convert_to(t.evtname::pg_catalog.text, pg_catalog.getdatabaseencoding())
+FROM pg_catalog.pg_event_trigger AS t
+WHERE t.evtevent OPERATOR(pg_catalog.=) 'login' AND t.evtenabled OPERATOR(pg_catalog.<>) 'D'
+  AND EXISTS (SELECT FROM pg_catalog.pg_settings AS s
+              WHERE s.name OPERATOR(pg_catalog.=) ANY (%s) AND s.source OPERATOR(pg_catalog.=) 'session')
+ORDER BY t.evtname"""
+"""Login event triggers, where one of these settings was set in the session."""
 
 _READ_ONLY: Final = "default_transaction_read_only"
 
@@ -129,7 +141,7 @@ _HOSTS_BY_READ_ONLY: Final = {"read-write", "read-only"}
 """Values of target_session_attrs by which libpq chooses a host by its `_READ_ONLY`: in the startup packet,
 ours would make a standby of every primary."""
 
-_LEFT_TO_LOGIN: Final = ("search_path", _READ_ONLY)
+LEFT_TO_LOGIN: Final = ("search_path", _READ_ONLY)
 """What a login event trigger (since 17) may rely on: its tables' schema, and that it may write."""
 
 _REFUSES_OPTIONS: Final = r"startup parameter|command-line options"
@@ -155,7 +167,7 @@ def connect(
         conninfo: as `build_conninfo` returns it; empty means libpq's environment.
         database: instead of the one that conninfo names, which it need not name.
         inspection: whether the session only reads: it is then read-only by default, gives up a statement
-            after 60 s and a lock after 2 s, may be idle for as long as it likes, has dates in ISO style, and
+            after 50 s and a lock after 2 s, may be idle for as long as it likes, has dates in ISO style, and
             runs no JIT compilation or parallel workers of its own.
         settings: others for this session, by name; of those that every version since 14 has.
 
@@ -202,7 +214,7 @@ def read_user_path(connection: Connection) -> str:
     if connection.user_path is None:
         wanted = session_settings(inspection=True)
         del wanted["search_path"]
-        with closing(_settled(_same_server(connection), wanted)) as session, explained():
+        with closing(_settled(parse_conninfo(same_server(connection)), wanted)) as session, explained():
             row = session.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
         connection.user_path = "" if row is None else str(row[0])
     return connection.user_path
@@ -219,7 +231,7 @@ def _settled(parameters: Mapping[str, str], wanted: Mapping[str, str]) -> Sessio
     try:
         connection = _opened(parameters, _without(wanted, left))
     except ConnectionFailed as refusal:
-        left = left | (set(_LEFT_TO_LOGIN) & wanted.keys())
+        left = left | (set(LEFT_TO_LOGIN) & wanted.keys())
         # With a cause it is another refusal than a trigger's, and would come again.
         if refusal.cause is not None or not refusal.by_server or not left:
             raise
@@ -247,7 +259,21 @@ def _without(settings: Mapping[str, str], names: Set[str]) -> dict[str, str]:
 
 
 def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Session:
-    """Return a connection that has sent nothing but its startup packet."""
+    """Return a connection that has sent nothing but its startup packet.
+
+    Where several hosts are named it goes to the one that a session of this process has reached already: what
+    sessions of one command do is meant for one server. Where that one has gone, it is looked for again.
+    """
+    place = at_reached(parameters)
+    if place != parameters:
+        with suppress(ConnectionFailed):
+            return _opened_at(place, settings)
+    connection = _opened_at(parameters, settings)
+    note_reached(parameters, connection.info)
+    return connection
+
+
+def _opened_at(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Session:
     unanswered.require_answered(parameters)
     asked, parameters = parameters, dict(parameters)
     add_limits(parameters)
@@ -292,7 +318,7 @@ def first_statement(checked: Sequence[str] = _SHOWN_AS_SET) -> sql.Composed:
         checked: settings of the startup packet to read.
     """
     shown = [sql.SQL("pg_catalog.current_setting({})").format(name) for name in checked]
-    shown += [sql.SQL("pg_catalog.current_setting({}, true)").format(name) for name in _NEWER]
+    shown += [sql.SQL("pg_catalog.current_setting({}, true)").format(name) for name in NEWER]
     return sql.SQL("SELECT pg_catalog.pg_backend_pid(), session_user, current_user, {}").format(
         sql.SQL(", ").join(shown)
     )
@@ -305,27 +331,20 @@ def startup_options(settings: Mapping[str, str]) -> str:
     return " ".join("-c " + re.sub(r"([\\\s])", r"\\\1", word) for word in words)
 
 
-def enter(connection: Connection, conninfo: str, database: str) -> Connection:
+def enter(connection: Connection, database: str) -> Connection:
     """Connect to another database of a session's very server, as the same role.
-
-    Args:
-        connection: its server is connected to, where conninfo names several or the environment decides.
-        conninfo: of that session.
-        database: by its name.
 
     Raises:
         ConnectionFailed, MissingAbility: as `connect`.
     """
-    info = connection.info
-    parts = {**parse_conninfo(conninfo), "host": info.host, "port": str(info.port)}
-    parts.pop("hostaddr", None)
-    if info.hostaddr and not info.host.startswith("/"):
-        parts["hostaddr"] = info.hostaddr
-    return connect(make_conninfo("", **parts), database=database)
+    return connect(same_server(connection), database=database)
 
 
-def _same_server(connection: Connection) -> dict[str, str]:
-    """Return the parameters of another session like this one, with the very server that it reached."""
+def same_server(connection: Connection) -> str:
+    """Return the connection string of another session like this one, with the very server that it reached.
+
+    Where several hosts were named, or the environment decides, another connection may reach another one.
+    """
     info = connection.info
     parts = {**parse_conninfo(info.dsn), "host": info.host, "port": str(info.port)}
     parts.pop("hostaddr", None)
@@ -334,7 +353,7 @@ def _same_server(connection: Connection) -> dict[str, str]:
     if info.password:
         parts["password"] = info.password
     assert isinstance(connection, Session)
-    return {**parts, "options": connection.given_options}
+    return make_conninfo("", **{**parts, "options": connection.given_options})
 
 
 def setting_statement(**settings: str) -> sql.Composed:
@@ -431,18 +450,19 @@ def _check_session(
         ended = connection.broken or isinstance(error, sqlstates.TransactionTimeout)
         if again or not ended or version_num < _TRANSACTION_TIMEOUT_SINCE:
             raise translate(error) from error
-        return dict(_NEWER)
+        return dict(NEWER)
     if row is None or row[0] != connection.info.backend_pid:
         raise _pooler()
     _, session_user, current_user, *values = row
-    if values[: len(checked)] != [wanted[name] for name in checked]:
-        raise _not_in_force()
+    others = [name for name, value in zip(checked, values, strict=False) if value != wanted[name]]
+    if others:
+        raise _set_at_login(connection, others) or _not_in_force()
     if later:
         set_for_session(connection, **later)
     if session_user != current_user:
         _check_role(connection)
-    shown = zip(_NEWER, values[len(checked) :], strict=True)
-    newer = {name: _NEWER[name] for name, value in shown if value not in {None, _NEWER[name]}}
+    shown = zip(NEWER, values[len(checked) :], strict=True)
+    newer = {name: NEWER[name] for name, value in shown if value not in {None, NEWER[name]}}
     if newer and again:
         raise _not_in_force()
     return newer
@@ -458,6 +478,25 @@ def _pooler() -> MissingAbility:
         cause="a pooler may give each statement another session of the server; pgsweep needs one of "
         "its own, for its search_path, its timeouts and the counters of its own work",
         hint="connect to the server itself: -h HOST -p PORT as in the pooler's configuration",
+    )
+
+
+def _set_at_login(connection: Session, names: Sequence[str]) -> MissingAbility | None:
+    """Return the refusal of a session for which a login event trigger has set these settings, if one has."""
+    if connection.info.server_version < _LOGIN_TRIGGERS_SINCE:
+        return None
+    with explained():
+        triggers = [decode_name(name) for (name,) in connection.execute(_LOGIN_TRIGGERS, [list(names)])]
+    if not triggers:
+        return None
+    shown = ", ".join(sql_identifier(name) for name in triggers)
+    statements = "; ".join(f"ALTER EVENT TRIGGER {sql_identifier(name)} DISABLE" for name in triggers)
+    return MissingAbility(
+        f"a login event trigger of database `{connection.info.dbname}` sets {', '.join(names)}",
+        cause=f"{shown} sets it for the session, after what the connection asked for; pgsweep needs its own",
+        hint="as a superuser leave the triggers out: PGOPTIONS='-c event_triggers=off' pgsweep ..., or "
+        f"psql -d {shell_word(connection.info.dbname)} -c {shell_word(statements)}; or connect to another "
+        "database: -d NAME",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 import psycopg
 from psycopg import pq
@@ -106,10 +107,14 @@ def describe(conninfo: str) -> str:
 
 
 def place_of(conninfo: str) -> str:
-    """Return in words where the server of a connection string is, without password: `db1, port 5432`."""
+    """Return in words where the server of a connection string is, without password: `db1, port 5432`.
+
+    Of several hosts it is the one that a session has reached, as soon as one has.
+    """
     parts = _with_defaults(conninfo)
     if _is_service(parts):
         return masked(f"service {parts['service']}")
+    parts = at_reached(parts)
     return masked(f"{parts.get('host', 'the local socket')}, port {parts.get('port', '5432')}")
 
 
@@ -132,11 +137,43 @@ def place_options(conninfo: str) -> tuple[list[str], list[str]]:
     return place, [*place, *role, *named]
 
 
+_REACHED: Final[dict[tuple[str | None, ...], dict[str, str]]] = {}
+"""Where several hosts are named, the place that a session of this process has reached."""
+
+
+def note_reached(parameters: Mapping[str, str], info: psycopg.ConnectionInfo) -> None:
+    """Have `at_reached` name the server that a session with these parameters has reached."""
+    if (hosts := _hosts(parameters)) is not None:
+        address = {} if info.host.startswith(("/", "@")) or not info.hostaddr else {"hostaddr": info.hostaddr}
+        _REACHED[hosts] = {"host": info.host, "port": str(info.port), **address}
+
+
+def at_reached(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters, instead of several hosts with the one that a session has reached."""
+    place = _REACHED.get(_hosts(parameters) or ())
+    if place is None:
+        return dict(parameters)
+    return {**{name: value for name, value in parameters.items() if name != "hostaddr"}, **place}
+
+
+def _hosts(parameters: Mapping[str, str]) -> tuple[str | None, ...] | None:
+    """Return what names the server; None where it is one."""
+    parts = _defaults() | dict(parameters)
+    if "service" in parts or "," not in parts.get("host", "") + parts.get("hostaddr", ""):
+        return None
+    return tuple(parts.get(name) for name in ("host", "hostaddr", "port", "target_session_attrs"))
+
+
+def _defaults() -> dict[str, str]:
+    """Return what libpq's environment has."""
+    options = pq.Conninfo.get_defaults()
+    return {option.keyword.decode(): option.val.decode() for option in options if option.val}
+
+
 def _with_defaults(conninfo: str) -> dict[str, str]:
     """Return the parameters, those not given as libpq's environment has them."""
     given = parse_conninfo(conninfo)
-    options = pq.Conninfo.get_defaults()
-    defaults = {option.keyword.decode(): option.val.decode() for option in options if option.val}
+    defaults = _defaults()
     # A service goes before the defaults, but not before what was given.
     if "service" in {**defaults, **given} and "host" not in given:
         return {"service": defaults.get("service", ""), **given}

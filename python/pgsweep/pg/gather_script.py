@@ -14,10 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from psycopg import sql
+
 from pgsweep._native import __version__
 from pgsweep.pg.buffercache import ROW_MEMORY_BYTES, WORK_MEMORY_LIMIT_BYTES
 from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS
-from pgsweep.pg.connect import OLDEST_VERSION_NUM, session_settings, startup_options
+from pgsweep.pg.connect import (
+    LEFT_TO_LOGIN,
+    NEWER,
+    OLDEST_VERSION_NUM,
+    session_settings,
+    setting_statement,
+    startup_options,
+)
 from pgsweep.pg.queries import filled, load, versions
 from pgsweep.units import format_plain
 
@@ -68,6 +77,9 @@ _SCRIPT_SETTINGS: Final = {
 """Settings of the script's session besides those of every session that only reads. A limit of memory is not
 memory: a snapshot takes what it needs, and the server writes no temporary file."""
 
+_SAMPLES: Final = ("lock_timeout", "default_transaction_isolation", "plan_cache_mode")
+"""Settings by which a pooler that ignores those of the connection is found: psql knows no process."""
+
 _NOTHING: Final = "SELECT 'none' AS tag WHERE false"
 
 
@@ -112,7 +124,7 @@ def gather_script(
     parts |= {
         "pgsweep_version": __version__,
         "magic": MAGIC,
-        "options": _options(),
+        **_session_parts(),
         "seconds": _number(seconds),
         "length": f"{format_plain(seconds)} s",
         "seed": str(seed),
@@ -170,8 +182,17 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.6f}"
 
 
-def _options() -> str:
-    """Return the options of the startup packet, in a connection string in a quoted word of psql."""
-    options = startup_options(session_settings(inspection=True) | _SCRIPT_SETTINGS)
-    # A backslash is doubled for libpq, and each of both for psql.
-    return options.replace("\\", r"\\\\")
+def _session_parts() -> dict[str, str]:
+    """Return how the session gets its settings: in the startup packet, or some of them later."""
+    settings = session_settings(inspection=True) | _SCRIPT_SETTINGS
+    later = {name: settings.pop(name) for name in LEFT_TO_LOGIN}
+    same = "pg_catalog.current_setting({}) OPERATOR(pg_catalog.=) {}"
+    return {
+        "options": startup_options(settings),
+        "left": startup_options(later),
+        "newer": ", ".join(sql.SQL("({}, {})").format(*each).as_string(None) for each in NEWER.items()),
+        "in_force": " AND ".join(
+            sql.SQL(same).format(name, settings[name]).as_string(None) for name in _SAMPLES
+        ),
+        "later": setting_statement(**later).as_string(None).replace("%s", ":pgsweep_pid"),
+    }

@@ -13,10 +13,9 @@ from contextlib import closing, suppress
 from typing import Final, Literal
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.connect import Connection, connect
+from pgsweep.pg.connect import Connection, connect, same_server
 from pgsweep.pg.queries import load
 
 SessionEnding = Literal["server", "session", "dropped", "connection"]
@@ -36,9 +35,7 @@ class SessionWatch:
     """
 
     def __init__(self, connection: Connection, database_oid: int) -> None:
-        info = connection.info
-        secret = {"password": info.password} if info.password else {}
-        self._conninfo = make_conninfo(info.dsn, **secret)
+        self._conninfo = same_server(connection)
         self._connection = connection
         self._database_oid = database_oid
         self._opened = time.monotonic()

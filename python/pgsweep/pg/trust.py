@@ -19,13 +19,14 @@ can leave it (SET ROLE, set_config).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from pgsweep.errors import MissingAbility
+from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.grants import grant_to_session
@@ -71,7 +72,8 @@ def find_distrust(
     if row is None:
         return None
     stranger, whole, schema, schema_owner, schema_trusted = row
-    anew = (f"DROP EXTENSION {extension}", *statements_to_create(connection, extension))
+    if not whole or stranger is not None:
+        anew = (f"DROP EXTENSION {extension}", *statements_to_create(connection, extension))
     if not whole:
         return Distrust(
             "not trusted",
@@ -110,7 +112,10 @@ def statements_to_create(connection: psycopg.Connection[Any], extension: str) ->
     """
     # Within a transaction the user's path would stay in force to its end.
     idle = connection.info.transaction_status == TransactionStatus.IDLE
-    first = creation_schema(connection) if idle else None
+    first = None
+    # A role that may have one session only cannot ask; a schema of its own is right in any case.
+    with suppress(ConnectionFailed):
+        first = creation_schema(connection) if idle else None
     if first is not None and _schemas(connection, [first]).get(first, _NOBODYS).trusted:
         return (f"CREATE EXTENSION {extension}",)
     safe, made = _safe_schema(connection)

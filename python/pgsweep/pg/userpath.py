@@ -9,13 +9,13 @@ looked up while that path is in force, so whoever may create objects in its sche
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import psycopg
 from psycopg import errors as sqlstates
 
-from pgsweep.errors import UsageError
+from pgsweep.errors import ConnectionFailed, UsageError
 from pgsweep.pg.connect import read_user_path
 from pgsweep.pg.failures import first_line
 from pgsweep.plain import decode_nullable
@@ -85,14 +85,22 @@ def resolve_relation(connection: psycopg.Connection[Any], name: str) -> int:
 
     Raises:
         UsageError: there is no such relation.
+        ConnectionFailed: the user's search_path cannot be asked for.
     """
     try:
-        with user_path(connection), connection.cursor(binary=True) as cursor:
+        # A name with its schema is looked up in no path, which takes another session to ask for.
+        whole = len(parts_of_name(connection, name)) > 1
+        path = nullcontext() if whole else user_path(connection)
+        with path, connection.cursor(binary=True) as cursor:
             # In binary form a regclass is its oid; a cast would be looked up under the user's path.
             cursor.execute(_RESOLVE, [name])
             result = cursor.pgresult
             assert result is not None
             value = result.get_value(0, 0)
+    except ConnectionFailed as error:
+        # The session that was to be asked for the path.
+        error.hint = f"{error.hint}; or write the name with its schema: schema.table"
+        raise
     except _NOT_A_RELATION as error:
         raise _no_relation(connection, name, first_line(error)) from error
     if value is None:

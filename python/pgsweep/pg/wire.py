@@ -349,6 +349,9 @@ def _is_complete(libpq: pq.abc.PGconn | None) -> bool:
     assert libpq is not None
     try:
         libpq.consume_input()
+        # Nobody listens, and libpq would keep each of them in four times its bytes.
+        while libpq.notifies():
+            pass
     except psycopg.OperationalError:
         return True
     return not libpq.is_busy()

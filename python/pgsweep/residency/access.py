@@ -53,7 +53,6 @@ class Access:
     """What may be read.
 
     Attributes:
-        conninfo: as given, for sessions in other databases.
         buffercache: quoted schema of pg_buffercache, where this session may read it.
         postmaster_pid: the server's process, where it runs here and may be looked into.
         start_time: when that process started, in microseconds since 2000-01-01, as the server says.
@@ -64,7 +63,6 @@ class Access:
         missing: one entry an ability that is not there.
     """
 
-    conninfo: str
     connection: Connection
     server: Server
     databases: list[Database]
@@ -126,9 +124,7 @@ def opened(conninfo: str, source: PoolSource = "auto", *, pool_needed: bool = Tr
     connection = connect(conninfo)
     try:
         with explained():
-            access = Access(
-                conninfo, connection, read_server(connection), databases=read_connectable(connection)
-            )
+            access = Access(connection, read_server(connection), databases=read_connectable(connection))
             _find_process(access)
             try:
                 _choose_source(access, source)

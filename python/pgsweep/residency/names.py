@@ -69,24 +69,20 @@ def read_names(access: Access, wanted: Iterable[int], *, sizes: bool = False) ->
     for database in access.databases:
         if database.oid == own or database.oid not in set(wanted):
             continue
-        why = None
+        why, enable = None, None
         if not database.allows_connections:
             why = "it accepts no connections"
         elif not database.may_connect:
-            why = "this role may not connect to it"
+            why, enable = "this role may not connect to it", "connect as a role that may"
         else:
             try:
-                with enter(access.connection, access.conninfo, database.name) as connection:
+                with enter(access.connection, database.name) as connection:
                     _enter(names, connection, database.oid, sizes=sizes)
             except PgsweepError as error:
-                why = error.message
+                why, enable = error.message, error.hint
         if why is not None and database.name != "template0":
             names.missing.append(
-                Missing(
-                    what=f"relations of database {database.name}",
-                    why=why,
-                    enable=None if not database.allows_connections else "connect as a role that may",
-                )
+                Missing(what=f"relations of database {database.name}", why=why, enable=enable)
             )
     return names
 
@@ -101,7 +97,7 @@ def read_again(access: Access, names: Names, database_oid: int) -> None:
         if database_oid in (0, access.server.database_oid):
             _enter(names, access.connection, access.server.database_oid, sizes=False)
         elif database_oid in names.entered:
-            with enter(access.connection, access.conninfo, names.databases[database_oid]) as connection:
+            with enter(access.connection, names.databases[database_oid]) as connection:
                 _enter(names, connection, database_oid, sizes=False)
         there = {n.relation.oid for key, n in names.relations.items() if before.get(key) is not n}
         for key, named in before.items():

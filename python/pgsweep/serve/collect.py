@@ -215,7 +215,7 @@ class Collector:
         if access is None or access.postmaster_pid is None or now < self._memory_due:
             return
         begin = time.monotonic()
-        local = LocalServer(access.conninfo, access.connection, access.server, access.postmaster_pid)
+        local = LocalServer(access.connection, access.server, access.postmaster_pid)
         try:
             result = look(local)
         except (MissingAbility, OSError):

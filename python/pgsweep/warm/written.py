@@ -17,12 +17,10 @@ class Writer:
 
     Args:
         connection: to the server.
-        conninfo: of that session.
     """
 
-    def __init__(self, connection: Connection, conninfo: str) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._conninfo = conninfo
         self._schemas: dict[str, str | PgsweepError] = {}
 
     def refusal(self, database: str) -> PgsweepError | None:
@@ -54,5 +52,5 @@ class Writer:
         if database in ("", self._connection.info.dbname):
             with explained():
                 return require_prewarm(self._connection)
-        with enter(self._connection, self._conninfo, database) as connection, explained():
+        with enter(self._connection, database) as connection, explained():
             return require_prewarm(connection)

@@ -23,6 +23,7 @@ from pgsweep.pg import connect, refusals, wire
 from pgsweep.pg.cluster import Cluster
 from tests.fix_initdb import TEMPLATES, share_templates
 from tests.fix_proxy import Plan, Proxy, proxy_before
+from tests.fix_seeds import evidence
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("doctor",),
@@ -42,6 +43,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("warm", "plan", "--every-database", "--json"),
     ("warm", "save", "{workdir}/x.heat"),
     ("footprint", "SELECT count(*) FROM t"),
+    ("advise", "{workdir}/trace.evidence", "-d"),
 )
 INPUT = struct.Struct("<IHBB")
 _RATES = (0.0, 0.001, 0.004, 0.02, 0.1)
@@ -73,6 +75,8 @@ def run_command(command: tuple[str, ...], plan: Plan, workdir: Path) -> str:
     proxy, conninfo = _server()
     proxy.plan = plan
     words = [word.format(workdir=workdir) for word in command]
+    if command[0] == "advise":
+        evidence(workdir, "trace")
     try:
         with _silent(), _impatient():
             application.main(
@@ -93,7 +97,7 @@ def _server() -> tuple[Proxy, str]:
         share_templates(os.getpid())
     ends = contextlib.ExitStack()
     atexit.register(ends.close)
-    cluster = ends.enter_context(Cluster.create(None, {"shared_buffers": "4MB", "autovacuum": "off"}))
+    cluster = ends.enter_context(Cluster.create(None, {"shared_buffers": "512kB", "autovacuum": "off"}))
     cluster.create_extensions("postgres", "pg_buffercache", "pg_prewarm")
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         connection.execute(

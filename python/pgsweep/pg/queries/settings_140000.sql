@@ -1,6 +1,6 @@
 -- The settings that decide what the buffer pool, its rings and its observation do, in the units of pg_settings.
--- A setting that this version does not know has no row.
-SELECT name, setting
+-- A setting that this version does not know has no row. One that was set for this session is as it was before.
+SELECT name, CASE WHEN source = 'session' THEN reset_val ELSE setting END AS setting
 FROM pg_catalog.pg_settings
 WHERE name = ANY (ARRAY[
     'autovacuum', 'autovacuum_max_workers', 'autovacuum_naptime', 'autovacuum_worker_slots',

@@ -169,7 +169,7 @@ def dry_run(conninfo: str, path: Path, heat: SavedHeat, options: RestoreOptions)
     wait_for_server(conninfo, 0.0 if options.next_start else options.wait_seconds, threading.Event())
     with opened(conninfo, options.source) as access:
         plan = plan_restore(access, heat, options)
-        files, writer = server_files(plan), Writer(access.connection, conninfo)
+        files, writer = server_files(plan), Writer(access.connection)
         plan, troubles = without_unreadable(plan, writer, files)
         result = result_of(plan, path, at)
         with explained():

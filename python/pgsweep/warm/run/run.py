@@ -70,7 +70,7 @@ def dry_run(conninfo: str, options: WarmOptions) -> WarmResult:
     pool, page_cache = planned.calls()
     statements = []
     with connect(conninfo) as connection, explained():
-        writer = Writer(connection, conninfo)
+        writer = Writer(connection)
         for calls, mode in ((pool, "buffer"), (page_cache, planned.mode)):
             for call in calls:
                 if mode == "kernel":

@@ -119,7 +119,7 @@ def _gone(
                 with explained():
                     found = read_places(connection, sorted(wanted))
             elif database in there:
-                with enter(connection, access.conninfo, database) as inside, explained():
+                with enter(connection, database) as inside, explained():
                     found = read_places(inside, sorted(wanted))
         except PgsweepError:
             continue
