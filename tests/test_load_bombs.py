@@ -104,12 +104,12 @@ def test_batches_of_parquet_are_of_bytes(conninfo: str, tmp_path: Path, usual: i
     assert size - usual < 150
     assert ask(conninfo, "SELECT count(*), sum(length(note)) FROM p") == [(3000, 300_000_000)]
     ask(conninfo, "TRUNCATE p")
-    # The same without a dictionary, in one group of rows.
+    # The same without a dictionary, in one group of rows. A page of it has 100 MB.
     rows = pa.table({"id": range(3000), "note": pa.array(["x" * 100_000] * 3000)})
     pq.write_table(rows, path, compression="zstd", use_dictionary=False, row_group_size=3000)
     size, said = peak(conninfo, path)
     assert said == "loaded"
-    assert size - usual < 200
+    assert size - usual < 250
     ask(conninfo, "TRUNCATE p")
     # Of lists, one row of which is too long.
     lists = pa.ListArray.from_arrays([0, 2, 3000], once)

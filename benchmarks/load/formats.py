@@ -89,7 +89,7 @@ def compare_formats(
             session.execute(f"{TABLE}; {PLAIN}; ALTER TABLE plain ADD CHECK (parent >= 0)".encode())
         for done in range(rounds):
             for table in ("items", "plain"):
-                ways = {
+                ways: dict[str, tuple[str, list[str] | None]] = {
                     "copy": ("csv", None),
                     **{kind: (kind, []) for kind in ("csv", "tsv", "jsonl", "parquet")},
                 }

@@ -24,14 +24,15 @@ from pgsweep.load.source import BLOCK_BYTES, Input, InputError
 from pgsweep.load.split import Chunk, Head
 from pgsweep.pg.load_catalog import Column
 from pgsweep.pg.load_journal import Reject
+from pgsweep.plain import shell_word
 from pgsweep.units import format_bytes
 
 _DECODER: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NULL: Final = b"null"
 _SAMPLE_LINES: Final = 1000
-_PARQUET_ROWS: Final = 50_000
-_PARQUET_BYTES: Final = 8 << 20
+_PARQUET_ROWS: Final = 20_000
+_PARQUET_BYTES: Final = 4 << 20
 _TEXT_BYTES: Final = 64 << 20
 _PREFIXED: Final = ("DELTA_BYTE_ARRAY",)
 """Encodings in which a text is what the one before begins with, and some more."""
@@ -363,7 +364,7 @@ def _ranges(
         if int(sizes[begin]) > options.max_record_bytes:
             raise InputError(
                 f"{entry.name}, row {first_row + begin}: it has {format_bytes(int(sizes[begin]))} of text",
-                hint="leave the column out: --leave-out NAME; or allow more: --max-record SIZE",
+                hint="leave a long column out: --leave-out; or allow more: --max-record",
             )
         yield begin, end
         begin = end
@@ -382,7 +383,8 @@ def _column(entry: Input, column: pa.Array, target: Column) -> pa.Array:
     except ValueError as error:
         raise InputError(
             f"{entry.name}, column {target.name}: {error}",
-            hint="load the columns of a struct by themselves, or leave the column out: --columns NAME,...",
+            hint="write the columns of a struct as columns of their own; or leave it out: --leave-out "
+            + shell_word(target.name),
         ) from error
 
 
