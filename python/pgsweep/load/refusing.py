@@ -83,7 +83,9 @@ def copy_chunk(
             if skipped is not None:
                 return skipped, rejects
         try:
-            rows = copy_without_refused(connection, target, records, bad, path=path, most=left, note=noted)
+            rows = copy_without_refused(
+                connection, document.table, target, records, bad, path=path, most=left, note=noted
+            )
         except BadRow as last:
             raise too_many(document, chunk, last) from last
     return rows, rejects

@@ -28,10 +28,9 @@ from pgsweep.load.refusing import (
 from pgsweep.load.source import Input, InputError
 from pgsweep.load.split import Chunk, records_of
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_copy import BadRow, copy_with_path, savepoint, settle
 from pgsweep.pg.load_journal import Reject
-from pgsweep.pg.load_search import Records, Refusals, Search, Stage
+from pgsweep.pg.load_search import Records, Refusals, Search, Stage, stage_of
 
 _KEPT_BYTES: Final = 16 << 20
 """How much of what was sent is kept: the server complains of a record that was sent shortly before."""
@@ -182,8 +181,8 @@ class WholeFiles:
         Raises:
             Refused: there may be none, or not so many.
         """
-        stage: Stage = "itself" if bad.by_constraint else "reading"
-        if self._most is not None and stage not in self._searched and (bad.by_itself or stage == "reading"):
+        stage = stage_of(bad)
+        if self._most is not None and stage != "writing" and stage not in self._searched:
             # One reading finds all that are refused by themselves, and not one each time.
             self._searched.add(stage)
             self._search(stage)
@@ -214,9 +213,17 @@ class WholeFiles:
             place, target = (chunk.file, chunk.piece), target_of(self._document.target, chunk)
             known = self._refusals.get(place, {})
             left = (self._most or 0) - self._count() + len(known)
-            search = Search(self._connection, target, self._records(chunk), left, known)
+            search = Search(
+                self._connection,
+                self._document.table,
+                target,
+                self._records(chunk),
+                left,
+                self._document.path,
+                known,
+            )
             try:
-                with self._connection.transaction(), under_path(self._connection, self._document.path):
+                with self._connection.transaction():
                     search.run(stage)
             except BadRow as last:
                 raise too_many(self._document, chunk, last) from last

@@ -51,11 +51,11 @@ class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
     force_null: bool = False
     freeze: bool = False
 
-    def statement(self, *, reading_only: bool = False, skipping: bool = False) -> sql.Composed:
+    def statement(self, *, where: sql.Composable | None = None, skipping: bool = False) -> sql.Composed:
         """Return the COPY statement.
 
         Args:
-            reading_only: read the records, and write no row.
+            where: the condition on the rows that are written.
             skipping: leave out what types refuse, and name the line of each in a notice (PostgreSQL 17).
         """
         names = sql.SQL(", ").join(sql.Identifier(name) for name in self.columns)
@@ -75,7 +75,7 @@ class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
             sql.Identifier(self.table),
             names,
             sql.SQL(", ").join(options),
-            sql.SQL(" WHERE false" if reading_only else ""),
+            sql.SQL("") if where is None else sql.SQL(" WHERE {}").format(where),
         )
 
 
@@ -163,7 +163,7 @@ def copy(
     target: CopyTarget,
     parts: Iterable[bytes | memoryview],
     *,
-    reading_only: bool = False,
+    where: sql.Composable | None = None,
     skipping: bool = False,
 ) -> int:
     """Send parts of a file through one COPY, and return how many rows the server counted.
@@ -172,7 +172,7 @@ def copy(
         BadRow: the server refuses a record; the transaction is aborted.
         DriverError: anything else.
     """
-    statement = target.statement(reading_only=reading_only, skipping=skipping)
+    statement = target.statement(where=where, skipping=skipping)
     with connection.cursor() as cursor, _refusing(target):
         with cursor.copy(statement) as stream:
             for part in parts:

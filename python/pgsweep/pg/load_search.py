@@ -14,9 +14,11 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 import psycopg
+from psycopg import sql
 
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_checks import find_refused_by_checks
 from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, copy_with_path
 from pgsweep.pg.queries import load
@@ -31,8 +33,10 @@ Refusals = dict[int, str]
 
 EMPTY: Final[Mapping[int, str]] = MappingProxyType({})
 
-Stage = Literal["reading", "itself", "writing"]
+Stage = Literal["reading", "checks", "writing"]
 """What is looked for: records that cannot be read; that a check of the row alone refuses; all others."""
+
+_NONE: Final = sql.SQL("false")
 
 
 class Records:
@@ -118,6 +122,7 @@ class Records:
 
 def copy_without_refused(
     connection: Connection,
+    table: TableFacts,
     target: CopyTarget,
     records: Records,
     first: BadRow,
@@ -143,25 +148,27 @@ def copy_without_refused(
     Raises:
         BadRow: more are refused than may be.
     """
-    search = Search(connection, target, records, most)
-    stages: list[Stage] = ["reading"]
-    if first.by_constraint:
-        stages.append("itself" if first.by_itself else "writing")
+    search = Search(connection, table, target, records, most, path)
+    stage, tried = stage_of(first), set[Stage]()
     while True:
+        tried.add(stage)
         try:
             with connection.transaction():
-                with under_path(connection, path):
-                    for stage in stages:
-                        search.run(stage)
+                search.run(stage)
                 rows = copy_with_path(connection, target, records.without(sorted(search.refused)), path)
                 note(rows, search.refused)
         except BadRow as bad:
             # Without a number it is the last copy that failed, for what was not looked for.
-            if "writing" in stages or bad.record is not None:
+            if bad.record is not None or "writing" in tried:
                 raise
-            stages = ["itself" if bad.by_itself and "itself" not in stages else "writing"]
+            stage = "writing" if stage_of(bad) in tried else stage_of(bad)
         else:
             return rows
+
+
+def stage_of(bad: BadRow) -> Stage:
+    """Return where records are found that are refused for such a reason."""
+    return "checks" if bad.by_itself else "writing" if bad.by_constraint else "reading"
 
 
 def copy_skipping(
@@ -256,12 +263,16 @@ class Search:
     def __init__(
         self,
         connection: Connection,
+        table: TableFacts,
         target: CopyTarget,
         records: Records,
         most: int,
+        path: str,
         known: Mapping[int, str] = EMPTY,
     ) -> None:
         self._connection = connection
+        self._table = table
+        self._path = path
         self._target = target
         self._records = records
         self._most = most
@@ -274,23 +285,44 @@ class Search:
         Raises:
             BadRow: more are refused than may be.
         """
-        with self._connection.transaction(force_rollback=True):
+        if stage == "checks":
+            self._check()
+            return
+        with self._connection.transaction(force_rollback=True), under_path(self._connection, self._path):
             self._connection.execute("SAVEPOINT pgsweep_range")
-            if stage == "writing":
-                self._write()
+            if stage == "reading":
+                self._read()
             else:
-                self._read(checking=stage == "itself")
+                self._write()
 
-    def _read(self, *, checking: bool) -> None:
-        """Find records that cannot be read, or that a check of the row alone refuses, in their order."""
+    def _check(self) -> None:
+        left = [number for number in range(len(self._records)) if number not in self.refused]
+        parts = self._records.without(self._known)
+        try:
+            with self._connection.transaction():
+                found = find_refused_by_checks(
+                    self._connection, self._table, self._target, parts, path=self._path
+                )
+        except BadRow:
+            # Some cannot be read. They are found first; without any it is a check that fails in another way.
+            before = len(self.refused)
+            self.run("reading")
+            if len(self.refused) > before:
+                self._check()
+            return
+        for number, reason in found:
+            self._refuse(left[number], BadRow(None, None, reason))
+
+    def _read(self) -> None:
+        """Find records that cannot be read, in their order."""
         begin, size, last = 0, _FIRST_RANGE, 0
         while begin < len(self._records):
             if begin in self.refused:
                 begin += 1
                 continue
             end = self._end_of_range(begin, size)
-            bad = self._try(begin, end, reading_only=not checking)
-            if bad is None or (checking and not bad.by_itself):
+            bad = self._try(begin, end, reading_only=True)
+            if bad is None:
                 begin, size = end, 2 * size
                 continue
             alone = self._records.certain_at(bad.line, begin=begin, end=end)
@@ -343,7 +375,7 @@ class Search:
         """Send some of the records; return what the server says of one of them, if it refuses any."""
         parts = [self._records.between(begin, end)]
         try:
-            copy(self._connection, self._target, parts, reading_only=reading_only)
+            copy(self._connection, self._target, parts, where=_NONE if reading_only else None)
         except BadRow as bad:
             self._connection.execute("ROLLBACK TO SAVEPOINT pgsweep_range")
             return bad

@@ -121,6 +121,7 @@ _SHAPES: Final = {
     "load_bound": "one: bytes?",
     "load_build_progress": "pid text int int int int",
     "load_catalog": "bytes bytes",
+    "load_checks": "bytes bytes?",
     "load_claim": "one: bool pid?",
     "load_claimed": "one: bool",
     "load_code": "oid bytes bytes bytes bytes? bytes",
