@@ -1,0 +1,514 @@
+"""A server for the model of load, and one run of a case on it: load, fault, resume or roll back, compare."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgsweep.pg.cluster import Cluster
+from tests.fix_cli import Command, launch
+from tests.load_model_cases import Case, Fault, make_case
+from tests.load_model_oracle import Record, refused_rightly
+from tests.load_model_tables import KINDS, Column, Row, Table, literal, quote
+
+SETTINGS = {
+    "shared_buffers": "16MB",
+    "max_connections": "30",
+    "autovacuum": "off",
+    # The server is stopped at once, and what was committed must be there after it.
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+}
+DATABASE, OWNER = "load_model", "load_model_owner"
+PATIENCE_SECONDS = 60.0
+INCOMPLETE = "not all indexes and constraints could be made again|cannot be made again|cannot be validated"
+"""What is said where rows are loaded, and then an index or a constraint does not allow them."""
+NOTHING_LEFT = "is unfinished"
+REFUSALS = (
+    "standard input is compressed",
+    "has names of columns, and also other fields",
+    "cannot be frozen at once",
+)
+"""The reasons for which a load that could be done may be refused before it begins."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--load-cases",
+        type=int,
+        default=200,
+        metavar="N",
+        help="compare N random loads with what they must do (tests/test_load_model.py)",
+    )
+    parser.addoption(
+        "--load-seed",
+        type=int,
+        default=None,
+        metavar="N",
+        help="only the case of this seed, or with --load-cases those that begin with it",
+    )
+
+
+class Server:
+    """A server with a database for the cases, and what is looked at in it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.dump_program = str(cluster.bindir / "pg_dump")
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE {OWNER} LOGIN")
+            connection.execute(f"CREATE DATABASE {DATABASE} TEMPLATE template0 ENCODING 'UTF8'")
+            connection.execute(f"GRANT CREATE ON DATABASE {DATABASE} TO {OWNER}")
+        self.version = cluster.version_num // 10000
+        self._connection: psycopg.Connection[Any] | None = None
+
+    @property
+    def conninfo(self) -> str:
+        return self.cluster.conninfo(DATABASE)
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """Return a session that outlives the cases, and no crash."""
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self.conninfo, autocommit=True)
+        return self._connection
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        """Run statements, and return the rows of the last one."""
+        cursor = self.connection.execute(query.encode())
+        return cursor.fetchall() if cursor.description else []
+
+    def crash(self) -> None:
+        """Stop the server at once, as a crash does, and start it again."""
+        if self._connection is not None:
+            self._connection.close()
+        self.cluster.stop(immediately=True)
+        self.cluster.start()
+
+    def schema(self) -> str:
+        """Return all that pg_dump says of the database, without the rows."""
+        done = subprocess.run(
+            [self.dump_program, "--schema-only", "--dbname", self.conninfo],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE_SECONDS,
+        )
+        return re.sub(r"(?m)^\\(un)?restrict .*$", "", done.stdout)
+
+    def sessions(self) -> list[int]:
+        """Return the other sessions of clients."""
+        rows = self.ask(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            " AND pid <> pg_backend_pid() ORDER BY pid"
+        )
+        return [pid for (pid,) in rows]
+
+    def settle(self) -> None:
+        """Wait until no other session is left."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while left := self.sessions():
+            assert time.monotonic() < end, f"sessions are left: {left}"
+            time.sleep(0.005)
+
+    def journal(self) -> bool:
+        """Return whether a load has a journal in the database."""
+        return bool(self.ask("SELECT 1 FROM pg_namespace WHERE starts_with(nspname::text, 'pgsweep')"))
+
+    def rows(self, table: str, columns: list[str]) -> Counter[tuple[str | None, ...]]:
+        """Return the rows of a table as texts, with how many there are of each."""
+        words = ", ".join(f"{quote(name)}::text" for name in columns)
+        return Counter(self.ask(f"SELECT {words} FROM {table}"))
+
+    def binary(self, table: Table, columns: list[Column], records: list[Record]) -> bytes:
+        """Return records in COPY's binary format."""
+        kinds = {
+            column.name: "int4range" if column.kind == "span" else KINDS[column.kind].sql
+            for column in columns
+        }
+        # Of enums and domains what stands in the file is the text and the number.
+        kinds = {
+            name: {"{schema}.mood": "text", "{schema}.size": "int"}.get(kind, kind)
+            for name, kind in kinds.items()
+        }
+        selects = [
+            "SELECT " + ", ".join(f"{literal(record.row[name])}::{kind}" for name, kind in kinds.items())
+            for record in records
+        ] or ["SELECT " + ", ".join(f"NULL::{kind}" for kind in kinds.values()) + " WHERE false"]
+        statement = f"COPY ({' UNION ALL '.join(selects)}) TO STDOUT (FORMAT binary)"
+        with self.connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+            return b"".join(bytes(part) for part in copy)
+
+
+@pytest.fixture(scope="session")
+def model_servers() -> Iterator[Callable[[Path | None], Server]]:
+    """Gives the server of the model, by bin folder."""
+    made: dict[Path | None, Server] = {}
+    with ExitStack() as closing:
+
+        def server_of(bindir: Path | None) -> Server:
+            if bindir not in made:
+                made[bindir] = Server(closing.enter_context(Cluster.create(bindir, SETTINGS)))
+            return made[bindir]
+
+        yield server_of
+        for server in made.values():
+            server.connection.close()
+
+
+@dataclass
+class Step:
+    """One command, and how it ended."""
+
+    words: list[str]
+    fault: Fault | None
+    code: int = 0
+    outcome: dict[str, Any] = field(default_factory=dict)
+    said: str = ""
+    hit: bool = False
+
+    @property
+    def verb(self) -> str:
+        return next((word for word in self.words if word in ("--resume", "--rollback")), "load")
+
+
+class Wrong(AssertionError):
+    """A load did not do what it must."""
+
+
+class Run:
+    """Runs one case, and compares."""
+
+    def __init__(self, server: Server, seed: int, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.state = folder / "state"
+        self.case: Case = make_case(seed, server.version, folder, server.binary)
+        self.steps: list[Step] = []
+        self.rejects = folder / "refused.csv"
+        self.user = OWNER if self.case.table.owner and seed % 3 else "postgres"
+        self._inputs = [path.read_bytes() for path in self.case.files]
+        names = [column.name for column in self.case.table.columns]
+        self._columns = [*names, *self.case.table.computed]
+
+    def go(self) -> str:
+        """Run it, and return how it ended: `loaded`, `undone`, `faulted`, `incomplete`, or the refusal.
+
+        Raises:
+            Wrong: with all that is needed to see why.
+        """
+        case, server = self.case, self.server
+        server.settle()
+        for statement in case.setup:
+            server.ask(statement)
+        try:
+            self.schema_before = server.schema()
+            self._run_all()
+            return self._compare()
+        except (Wrong, psycopg.Error, subprocess.TimeoutExpired) as error:
+            raise Wrong(self._told(error)) from error
+        finally:
+            self._clean()
+
+    def _clean(self) -> None:
+        for pid in self.server.sessions():
+            self.server.ask(f"SELECT pg_terminate_backend({pid})")
+        self.server.settle()
+        self.server.ask(f"DROP SCHEMA IF EXISTS {self.case.table.schema} CASCADE")
+        left = self.server.ask("SELECT nspname FROM pg_namespace WHERE starts_with(nspname::text, 'pgsweep')")
+        for (name,) in left:
+            self.server.ask(f"DROP SCHEMA {name} CASCADE")
+
+    # Commands
+
+    def _run_all(self) -> None:
+        case = self.case
+        words = ["load", *(["-"] if case.style.stdin else map(str, case.files)), case.table.full_name]
+        if case.rejects:
+            words += ["--rejects", str(self.rejects)]
+        faults = [*case.faults]
+        self._step([*words, *case.options], faults.pop(0) if faults else None)
+        then = [*case.then, "--rollback"]
+        while self.server.journal():
+            if not then:
+                raise Wrong("the load cannot be ended")
+            if NOTHING_LEFT in self.steps[-1].said:
+                break
+            self._step(["load", then.pop(0), case.table.full_name], faults.pop(0) if faults else None)
+        if any(step.hit for step in self.steps) and case.seed % 2:
+            self._nothing_to_do()
+
+    def _nothing_to_do(self) -> None:
+        """Ask for what has nothing to do now, which must change nothing."""
+        step = Step(["load", "--rollback", self.case.table.full_name], None)
+        self._execute(step)
+        if step.code == 0 and step.outcome.get("rows"):
+            raise Wrong(f"--rollback of a load that had ended did something: {step.outcome}")
+
+    def _step(self, words: list[str], fault: Fault | None) -> None:
+        step = Step(words, fault)
+        self.steps.append(step)
+        self._execute(step)
+        self.server.settle()
+
+    def _execute(self, step: Step) -> None:
+        conninfo = self.server.conninfo.replace("user=postgres", f"user={self.user}")
+        words = [*step.words, "--dbname", conninfo, "--yes", "--json", "--quiet"]
+        takes = self.case.style.stdin and step.verb in ("load", "--resume")
+        with ExitStack() as closing:
+            stdin: Any = closing.enter_context(self.case.files[0].open("rb")) if takes else DEVNULL
+            env = {"XDG_STATE_HOME": str(self.state)}
+            process = closing.enter_context(launch(*words, cwd=self.folder, env=env, stdin=stdin))
+            closing.callback(process.kill)
+            if step.fault is not None:
+                step.hit = self._inject(step.fault, process)
+            out, step.said = process.communicate(timeout=PATIENCE_SECONDS)
+            step.code = process.wait()
+        if out.startswith("{"):
+            step.outcome = json.loads(out)["outcome"]
+
+    def _inject(self, fault: Fault, process: Command) -> bool:
+        """Have the fault happen; return whether the command had not ended before."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while fault.journal and not self.server.journal() and process.poll() is None:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        time.sleep(fault.delay_seconds)
+        if process.poll() is not None:
+            return False
+        match fault.victim:
+            case "kill":
+                process.kill()
+            case "interrupt":
+                process.send_signal(2)
+            case "server":
+                self.server.crash()
+            case victim:
+                pids = self.server.sessions()
+                for pid in pids[-1:] if victim == "session" else pids:
+                    self.server.ask(f"SELECT pg_terminate_backend({pid})")
+        return True
+
+    # What is there
+
+    def _compare(self) -> str:
+        case, last = self.case, self.steps[-1]
+        hit = any(step.hit for step in self.steps)
+        self._nothing_else_changed()
+        table = case.table.full_name
+        found = self.server.rows(table, self._columns)
+        before = Counter(self._tuple(row) for row in case.before)
+        if last.code == 0 and last.verb != "--rollback":
+            self._loaded(found, before, last)
+            return "loaded"
+        if found == before:
+            self._as_before()
+            if last.code == 0 and last.verb != "--rollback":
+                raise Wrong("exit code 0, but the table is as before")
+        elif last.code == 0:
+            raise Wrong("rolled back, but the table is not as before\n" + _difference(found, before))
+        elif hit:
+            self._loaded(found, before, None)
+        else:
+            raise Wrong("the load failed, but the table is not as before\n" + _difference(found, before))
+        if hit:
+            return "faulted"
+        if not self._loadable():
+            return "undone"
+        if len(case.verdict.must) < len(case.records) and any(
+            re.search(INCOMPLETE, step.said) for step in self.steps
+        ):
+            return "incomplete"
+        reason = self._reason(self.steps[0].said)
+        if not any(re.search(allowed, reason) for allowed in REFUSALS):
+            raise Wrong(f"refused, though it could be loaded: {reason}")
+        return f"refused: {reason}"
+
+    def _loadable(self) -> bool:
+        case, verdict = self.case, self.case.verdict
+        if any(
+            record.fault == "open" for record in case.records
+        ):  # the file is taken for one that was cut short
+            return False
+        bad = len(case.records) - len(verdict.must)
+        return bad == 0 or (case.rejects and bad <= case.max_rejects)
+
+    def _reason(self, said: str) -> str:
+        """Return the first line of an error without what only this case has."""
+        text = next((line for line in said.splitlines() if line.startswith("error")), said[:200])
+        text = text.replace(str(self.folder), "FOLDER").replace(self.case.table.full_name, "TABLE")
+        return re.sub(r"case_\d+", "SCHEMA", re.sub(r"\b\d+\b", "N", text))
+
+    def _tuple(self, row: Row) -> tuple[str | None, ...]:
+        return tuple(row[name] for name in self._columns)
+
+    def _nothing_else_changed(self) -> None:
+        schema = self.server.schema()
+        if schema != self.schema_before:
+            old, new = self.schema_before.splitlines(), schema.splitlines()
+            lines = [f"- {line}" for line in old if line not in new] + [
+                f"+ {line}" for line in new if line not in old
+            ]
+            raise Wrong("the catalog is not as before\n" + "\n".join(lines[:20] or ["(another order)"]))
+        for path, data in zip(self.case.files, self._inputs, strict=True):
+            if path.read_bytes() != data:
+                raise Wrong(f"{path} was changed")
+        schema_name = self.case.table.schema
+        if self.server.rows(f"{schema_name}.parent", ["id"]) != Counter((str(n),) for n in range(10)):
+            raise Wrong("rows of the table that is referred to have changed")
+        if self.case.table.child:
+            found = self.server.rows(f"{schema_name}.child", ["n", "ref"])
+            wanted = Counter((str(n), ref) for n, ref in enumerate(self.case.child))
+            if found != wanted:
+                raise Wrong("rows of a table that refers to it have changed\n" + _difference(found, wanted))
+
+    def _as_before(self) -> None:
+        self._audited(Counter(), 0)
+
+    def _audited(self, ids: Counter[str | None], statements: int) -> None:
+        """Compare what triggers wrote.
+
+        Args:
+            ids: of the rows that were inserted.
+            statements: how many there were at least.
+        """
+        schema, triggers = self.case.table.schema, self.case.table.triggers
+        found = self.server.rows(f"{schema}.audit", ["op", "id"])
+        wanted = Counter({("INSERT", number): count for number, count in ids.items()})
+        if found != (wanted if "row" in triggers and self.case.fired else Counter()):
+            raise Wrong("triggers for rows wrote what they must not\n" + _difference(found, wanted))
+        rows = self.server.ask(f"SELECT op, rows FROM {schema}.statements")
+        if any(op == "TRUNCATE" for op, _ in rows):
+            raise Wrong("a trigger on TRUNCATE fired")
+        if sum(count for _, count in rows) != (
+            sum(ids.values()) if "statement" in triggers and self.case.fired else 0
+        ):
+            raise Wrong(f"triggers for statements wrote {rows}, for {sum(ids.values())} rows")
+        most = len(self.case.files) if not self.case.rejects else 10**6
+        if len(rows) > most:
+            raise Wrong(f"triggers for statements fired {len(rows)} times for {most} files")
+
+    def _loaded(self, found: Counter[Any], before: Counter[Any], last: Step | None) -> None:
+        """Compare the table and the rejects with the records."""
+        case, verdict = self.case, self.case.verdict
+        everything = frozenset(range(len(case.records)))
+        refused = self._refused() if self.rejects.exists() else {}
+        if not case.rejects and verdict.may != everything:
+            bad = min(everything - verdict.may)
+            raise Wrong(f"loaded, though record {bad} is bad: {_record(case.records[bad])}")
+        if wrong := verdict.must & set(refused):
+            number = min(wrong)
+            raise Wrong(
+                f"record {number} is good, but refused: {refused[number]} {_record(case.records[number])}"
+            )
+        if lost := everything - verdict.may - set(refused):
+            raise Wrong(f"record {min(lost)} is bad, but not refused: {_record(case.records[min(lost)])}")
+        accepted = everything - set(refused)
+        wanted = before + Counter(self._tuple(case.full[number]) for number in accepted)
+        if found != wanted:
+            raise Wrong("the table has not the records that were not refused\n" + _difference(found, wanted))
+        final = [*case.before, *(case.full[number] for number in accepted)]
+        for number in set(refused) & verdict.may:
+            if not refused_rightly(case.table, case.full, number, final, case.before):
+                raise Wrong(
+                    f"record {number} is refused, but nothing is in its way: {_record(case.records[number])}"
+                )
+        self._audited(Counter(case.full[number][case.table.id] for number in accepted), 1)
+        for name in case.table.any_value:
+            if self.server.ask(f"SELECT 1 FROM {case.table.full_name} WHERE {quote(name)} IS NULL"):
+                raise Wrong(f"{name} has no value")
+        if last is not None:
+            said = {name: last.outcome.get(name) for name in ("ended", "rows", "rejected", "unchanged")}
+            true = {"ended": "loaded", "rows": len(accepted), "rejected": len(refused), "unchanged": True}
+            if said != true:
+                raise Wrong(f"the outcome says {said}, but true is {true}")
+        if self.state.exists() and not any(step.hit for step in self.steps):
+            left = [str(path) for path in self.state.rglob("*") if path.is_file()]
+            if left:
+                raise Wrong(f"local files are left: {left}")
+
+    def _refused(self) -> dict[int, str]:
+        """Return the reasons in the file of rejects by the number of the record; each stands there once."""
+        case = self.case
+        text = self.rejects.read_bytes().decode("latin-1")
+        by_place = {(record.file, record.line): number for number, record in enumerate(case.records)}
+        names = ["-"] if case.style.stdin else [str(path) for path in case.files]
+        found: dict[int, str] = {}
+        csv.field_size_limit(1 << 30)
+        for row in csv.DictReader(io.StringIO(text, newline="")):
+            place = names.index(row["file"]), int(row["line"])
+            if place not in by_place:
+                raise Wrong(f"line {place[1]} of file {place[0]} begins no record: {row}")
+            number = by_place[place]
+            if number in found:
+                raise Wrong(f"record {number} is refused twice")
+            found[number] = row["reason"]
+            record = case.records[number]
+            if case.style.kind == "parquet":
+                self._same_document(row["record"].encode("latin-1"), record)
+            elif row["record"].encode("latin-1").rstrip(b"\r\n") != record.data.rstrip(b"\r\n"):
+                raise Wrong(f"record {number} is not as in its file: {row}, {record.data!r}")
+        return found
+
+    def _same_document(self, data: bytes, record: Record) -> None:
+        document = json.loads(data)
+        for column in self.case.columns:
+            wanted = record.wrong.get(column.name, record.row[column.name])
+            if column.name not in document:
+                raise Wrong(f"a reject of Parquet lacks {column.name!r}: {document}")
+            value = document[column.name]
+            if (
+                column.kind in ("text", "short", "int", "bigint")
+                and value is not None
+                and str(value) != wanted
+            ):
+                raise Wrong(f"a reject of Parquet has {value!r}, not {wanted!r}")
+
+    # What is said of a failure
+
+    def _told(self, error: BaseException) -> str:
+        case = self.case
+        parts = [f"seed {case.seed} (pytest tests/test_load_model.py --load-seed {case.seed}): {error}"]
+        parts.append("\n".join(f"{statement[:2000]};" for statement in case.setup))
+        parts.extend(
+            f"$ pgsweep {shlex.join(step.words)}   # as {self.user}, fault {step.fault}, hit {step.hit}\n"
+            f"exit code {step.code}, outcome {step.outcome}\n{step.said[:3000]}"
+            for step in self.steps
+        )
+        for path in case.files:
+            data = path.read_bytes()
+            parts.append(f"{path.name}, {len(data)} bytes: {data[:1500]!r}")
+        bad = [f"{n}: {_record(record)}" for n, record in enumerate(case.records) if record.fault]
+        parts.append("bad by themselves:\n" + "\n".join(bad[:20]))
+        verdict, everything = case.verdict, set(range(len(case.records)))
+        parts.append(
+            f"{len(everything)} records; may not: {sorted(everything - verdict.may)[:50]};"
+            f" depends: {sorted(verdict.may - verdict.must)[:50]}"
+        )
+        if self.rejects.exists():
+            parts.append(f"rejects: {self.rejects.read_bytes()[:2000]!r}")
+        return "\n\n".join(parts)
+
+
+def _record(record: Record) -> str:
+    return f"[{record.fault or 'good'}] line {record.line}: {record.data[:200]!r} {str(record.row)[:300]}"
+
+
+def _difference(found: Counter[Any], wanted: Counter[Any]) -> str:
+    more, less = list((found - wanted).elements()), list((wanted - found).elements())
+    return f"too many ({len(more)}): {str(more[:5])[:1500]}\nmissing ({len(less)}): {str(less[:5])[:1500]}"
