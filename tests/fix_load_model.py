@@ -7,7 +7,9 @@ import io
 import json
 import re
 import shlex
+import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,9 +22,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgsweep.errors import INTERRUPTED
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import Command, launch
-from tests.load_model_cases import Case, Fault, make_case
+from tests.load_model_cases import OWNER, WRITER, Case, Fault, make_case
 from tests.load_model_oracle import Record, refused_rightly
 from tests.load_model_tables import KINDS, Column, Row, Table, literal, quote
 
@@ -34,7 +37,7 @@ SETTINGS = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
 }
-DATABASE, OWNER = "load_model", "load_model_owner"
+DATABASE = "load_model"
 PATIENCE_SECONDS = 60.0
 INCOMPLETE = "not all indexes and constraints could be made again|cannot be made again|cannot be validated"
 """What is said where rows are loaded, and then an index or a constraint does not allow them."""
@@ -43,6 +46,7 @@ REFUSALS = (
     "standard input is compressed",
     "has names of columns, and also other fields",
     "cannot be frozen at once",
+    "permission denied for table",  # which the role may not read
 )
 """The reasons for which a load that could be done may be refused before it begins."""
 
@@ -71,9 +75,10 @@ class Server:
         self.cluster = cluster
         self.dump_program = str(cluster.bindir / "pg_dump")
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-            connection.execute(f"CREATE ROLE {OWNER} LOGIN")
             connection.execute(f"CREATE DATABASE {DATABASE} TEMPLATE template0 ENCODING 'UTF8'")
-            connection.execute(f"GRANT CREATE ON DATABASE {DATABASE} TO {OWNER}")
+            for role in (OWNER, WRITER):
+                connection.execute(f"CREATE ROLE {role} LOGIN")
+                connection.execute(f"GRANT CREATE ON DATABASE {DATABASE} TO {role}")
         self.version = cluster.version_num // 10000
         self._connection: psycopg.Connection[Any] | None = None
 
@@ -201,7 +206,6 @@ class Run:
         self.case: Case = make_case(seed, server.version, folder, server.binary)
         self.steps: list[Step] = []
         self.rejects = folder / "refused.csv"
-        self.user = OWNER if self.case.table.owner and seed % 3 else "postgres"
         self._inputs = [path.read_bytes() for path in self.case.files]
         names = [column.name for column in self.case.table.columns]
         self._columns = [*names, *self.case.table.computed]
@@ -238,24 +242,53 @@ class Run:
 
     def _run_all(self) -> None:
         case = self.case
-        words = ["load", *(["-"] if case.style.stdin else map(str, case.files)), case.table.full_name]
+        words = ["load", *(["-"] if case.style.stdin else map(str, case.files)), case.table.target]
         if case.rejects:
             words += ["--rejects", str(self.rejects)]
         faults = [*case.faults]
-        self._step([*words, *case.options], faults.pop(0) if faults else None)
-        then = [*case.then, "--rollback"]
-        while self.server.journal():
-            if not then:
-                raise Wrong("the load cannot be ended")
-            if NOTHING_LEFT in self.steps[-1].said:
-                break
-            self._step(["load", then.pop(0), case.table.full_name], faults.pop(0) if faults else None)
+        if any(fault is not None and fault.victim == "server" for fault in faults):
+            self.server.ask("CHECKPOINT")  # its recovery is short
+        others = threading.Thread(target=self._insert_neighbours)
+        others.start()
+        try:
+            self._step([*words, *case.options], faults.pop(0) if faults else None)
+            self._end(faults)
+        finally:
+            others.join()
+        case.before += case.neighbours
         if any(step.hit for step in self.steps) and case.seed % 2:
             self._nothing_to_do()
 
+    def _insert_neighbours(self) -> None:
+        """Insert rows as another session does, one by one."""
+        case, table = self.case, self.case.table
+        if not case.neighbours:
+            return
+        columns = [column.name for column in table.columns]
+        into = f"INSERT INTO {table.full_name} ({', '.join(map(quote, columns))}) VALUES "
+        with psycopg.connect(self.server.conninfo, autocommit=True) as connection:
+            connection.execute(f"SET search_path = {table.schema}")
+            for number, row in enumerate(case.neighbours):
+                time.sleep((case.seed % 97 + 10) / 1000 * (number + 1))
+                connection.execute((into + f"({', '.join(literal(row[name]) for name in columns)})").encode())
+
+    def _end(self, faults: list[Fault | None]) -> None:
+        """Do what the command says until the load has ended."""
+        case = self.case
+        then = [*case.then, "--rollback"]
+        while self.server.journal() and NOTHING_LEFT not in self.steps[-1].said:
+            last = self.steps[-1]
+            told = last.outcome.get("ended") == "interrupted" or re.search("--resume|--rollback", last.said)
+            told = told or (last.verb != "load" and last.code == INTERRUPTED)
+            if last.code != -signal.SIGKILL and not told:
+                raise Wrong("the load has not ended, and there is no word of what to do")
+            if not then:
+                raise Wrong("the load cannot be ended")
+            self._step(["load", then.pop(0), case.table.target], faults.pop(0) if faults else None)
+
     def _nothing_to_do(self) -> None:
         """Ask for what has nothing to do now, which must change nothing."""
-        step = Step(["load", "--rollback", self.case.table.full_name], None)
+        step = Step(["load", "--rollback", self.case.table.target], None)
         self._execute(step)
         if step.code == 0 and step.outcome.get("rows"):
             raise Wrong(f"--rollback of a load that had ended did something: {step.outcome}")
@@ -267,12 +300,12 @@ class Run:
         self.server.settle()
 
     def _execute(self, step: Step) -> None:
-        conninfo = self.server.conninfo.replace("user=postgres", f"user={self.user}")
+        conninfo = self.server.conninfo.replace("user=postgres", f"user={self.case.user}")
         words = [*step.words, "--dbname", conninfo, "--yes", "--json", "--quiet"]
         takes = self.case.style.stdin and step.verb in ("load", "--resume")
         with ExitStack() as closing:
             stdin: Any = closing.enter_context(self.case.files[0].open("rb")) if takes else DEVNULL
-            env = {"XDG_STATE_HOME": str(self.state)}
+            env = {"XDG_STATE_HOME": str(self.state), **self.case.env}
             process = closing.enter_context(launch(*words, cwd=self.folder, env=env, stdin=stdin))
             closing.callback(process.kill)
             if step.fault is not None:
@@ -295,7 +328,7 @@ class Run:
             case "kill":
                 process.kill()
             case "interrupt":
-                process.send_signal(2)
+                process.send_signal(signal.SIGINT)
             case "server":
                 self.server.crash()
             case victim:
@@ -311,7 +344,7 @@ class Run:
         hit = any(step.hit for step in self.steps)
         self._nothing_else_changed()
         table = case.table.full_name
-        found = self.server.rows(table, self._columns)
+        found = self.server.rows(f"ONLY {table}" if case.table.heir else table, self._columns)
         before = Counter(self._tuple(row) for row in case.before)
         if last.code == 0 and last.verb != "--rollback":
             self._loaded(found, before, last)
@@ -329,6 +362,9 @@ class Run:
         if hit:
             return "faulted"
         if not self._loadable():
+            bad = set(range(len(case.records))) - case.verdict.may
+            if bad and bad == set(self._raised()) and "no such row" not in self.steps[0].said:
+                raise Wrong(f"a trigger refused the load, and its words are not told: {self.steps[0].said}")
             return "undone"
         if len(case.verdict.must) < len(case.records) and any(
             re.search(INCOMPLETE, step.said) for step in self.steps
@@ -341,17 +377,25 @@ class Run:
 
     def _loadable(self) -> bool:
         case, verdict = self.case, self.case.verdict
-        if any(
-            record.fault == "open" for record in case.records
-        ):  # the file is taken for one that was cut short
+        # The file may be one that was cut short.
+        if any(record.fault == "open" for record in case.records):
+            return False
+        if case.table.raises[:2] in ("08", "40", "57", "53", "0A", "XX") and self._raised():
             return False
         bad = len(case.records) - len(verdict.must)
         return bad == 0 or (case.rejects and bad <= case.max_rejects)
 
+    def _raised(self) -> list[int]:
+        """Return the records that a trigger refuses."""
+        case = self.case
+        if not case.fired or "raise" not in case.table.triggers:
+            return []
+        return [number for number, row in enumerate(case.full) if row[case.table.id] == "14"]
+
     def _reason(self, said: str) -> str:
         """Return the first line of an error without what only this case has."""
         text = next((line for line in said.splitlines() if line.startswith("error")), said[:200])
-        text = text.replace(str(self.folder), "FOLDER").replace(self.case.table.full_name, "TABLE")
+        text = text.replace(str(self.folder), "FOLDER").replace(self.case.table.target, "TABLE")
         return re.sub(r"case_\d+", "SCHEMA", re.sub(r"\b\d+\b", "N", text))
 
     def _tuple(self, row: Row) -> tuple[str | None, ...]:
@@ -371,6 +415,11 @@ class Run:
         schema_name = self.case.table.schema
         if self.server.rows(f"{schema_name}.parent", ["id"]) != Counter((str(n),) for n in range(10)):
             raise Wrong("rows of the table that is referred to have changed")
+        if self.case.table.heir:
+            found = self.server.rows(f"{schema_name}.heir", self._columns)
+            inherited = self.case.before[: len(self.case.before) - len(self.case.neighbours)]
+            if found != Counter(self._tuple(row) for row in inherited):
+                raise Wrong("rows of a table that inherits from it have changed")
         if self.case.table.child:
             found = self.server.rows(f"{schema_name}.child", ["n", "ref"])
             wanted = Counter((str(n), ref) for n, ref in enumerate(self.case.child))
@@ -378,16 +427,12 @@ class Run:
                 raise Wrong("rows of a table that refers to it have changed\n" + _difference(found, wanted))
 
     def _as_before(self) -> None:
-        self._audited(Counter(), 0)
+        self._audited(Counter())
 
-    def _audited(self, ids: Counter[str | None], statements: int) -> None:
-        """Compare what triggers wrote.
-
-        Args:
-            ids: of the rows that were inserted.
-            statements: how many there were at least.
-        """
+    def _audited(self, ids: Counter[str | None]) -> None:
+        """Compare what triggers wrote with the keys of the rows that the load inserted."""
         schema, triggers = self.case.table.schema, self.case.table.triggers
+        ids = ids + Counter(row[self.case.table.id] for row in self.case.neighbours)
         found = self.server.rows(f"{schema}.audit", ["op", "id"])
         wanted = Counter({("INSERT", number): count for number, count in ids.items()})
         if found != (wanted if "row" in triggers and self.case.fired else Counter()):
@@ -399,7 +444,7 @@ class Run:
             sum(ids.values()) if "statement" in triggers and self.case.fired else 0
         ):
             raise Wrong(f"triggers for statements wrote {rows}, for {sum(ids.values())} rows")
-        most = len(self.case.files) if not self.case.rejects else 10**6
+        most = len(self.case.files) + len(self.case.neighbours) if not self.case.rejects else 10**6
         if len(rows) > most:
             raise Wrong(f"triggers for statements fired {len(rows)} times for {most} files")
 
@@ -428,7 +473,7 @@ class Run:
                 raise Wrong(
                     f"record {number} is refused, but nothing is in its way: {_record(case.records[number])}"
                 )
-        self._audited(Counter(case.full[number][case.table.id] for number in accepted), 1)
+        self._audited(Counter(case.full[number][case.table.id] for number in accepted))
         for name in case.table.any_value:
             if self.server.ask(f"SELECT 1 FROM {case.table.full_name} WHERE {quote(name)} IS NULL"):
                 raise Wrong(f"{name} has no value")
@@ -486,7 +531,8 @@ class Run:
         parts = [f"seed {case.seed} (pytest tests/test_load_model.py --load-seed {case.seed}): {error}"]
         parts.append("\n".join(f"{statement[:2000]};" for statement in case.setup))
         parts.extend(
-            f"$ pgsweep {shlex.join(step.words)}   # as {self.user}, fault {step.fault}, hit {step.hit}\n"
+            f"$ pgsweep {shlex.join(step.words)}\n"
+            f"# as {case.user}, {case.env}, {step.fault}, hit: {step.hit}\n"
             f"exit code {step.code}, outcome {step.outcome}\n{step.said[:3000]}"
             for step in self.steps
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from tests.load_model_ddl import statements_of
 from tests.load_model_files import SUFFIXES, Style, adapt, make_style, options_of, write_file
 from tests.load_model_oracle import (
     Record,
@@ -19,7 +20,22 @@ from tests.load_model_oracle import (
     refer,
     spoil,
 )
-from tests.load_model_tables import ALPHABETS, Column, Row, Table, make_table, statements_of
+from tests.load_model_tables import ALPHABETS, LEAF, Column, Row, Table, make_table, quote
+
+OWNER, WRITER = "load_model_owner", "load_model_writer"
+"""Roles that are no superusers: one owns some of the tables, the other may insert, but not always read."""
+INSERTING = {"row", "statement", "before", "raise"}
+"""Triggers on INSERT."""
+ENVIRONMENTS = (
+    {"PGCLIENTENCODING": "LATIN1"},
+    {"PGOPTIONS": "-c default_transaction_isolation=serializable"},
+    {"PGOPTIONS": "-c default_transaction_read_only=on"},
+    {"PGOPTIONS": "-c DateStyle=SQL,DMY -c IntervalStyle=iso_8601 -c bytea_output=escape"},
+    {"PGOPTIONS": "-c statement_timeout=1s -c lock_timeout=20ms"},
+    {"PGOPTIONS": "-c idle_in_transaction_session_timeout=20ms"},
+    {"PGOPTIONS": "-c constraint_exclusion=off -c row_security=off -c work_mem=64kB"},
+)
+"""What a user may have set for his sessions."""
 
 
 @dataclass
@@ -50,6 +66,9 @@ class Case:
         fired: triggers on INSERT do.
         then: what is run after it was cut short.
         rejects: there is a file for them.
+        user: as whom.
+        env: variables of the command.
+        neighbours: rows that another session inserts meanwhile.
     """
 
     seed: int
@@ -66,18 +85,31 @@ class Case:
     max_rejects: int
     then: list[str]
     faults: list[Fault | None]
+    user: str = "postgres"
+    env: dict[str, str] = field(default_factory=dict)
+    neighbours: list[Row] = field(default_factory=list)
     full: list[Row] = field(default_factory=list)
 
     @property
     def verdict(self) -> Verdict:
-        return judge(self.table, self.before, self.records, self.full)
+        return judge(self.table, self.before, self.records, self.full, fired=self.fired)
 
     @property
     def setup(self) -> list[str]:
-        return statements_of(self.table, self.before, self.child)
-
-    def option(self, word: str) -> bool:
-        return word in self.options
+        """Return the statements that make everything."""
+        made = statements_of(self.table, self.before, self.child)
+        if self.user == WRITER:
+            schema = self.table.schema
+            names = ", ".join(quote(column.name) for column in self.columns)
+            made += [
+                f"GRANT USAGE ON SCHEMA {schema} TO {WRITER}",
+                f"GRANT INSERT ({names}) ON {self.table.target} TO {WRITER}",
+                f"GRANT INSERT ON {schema}.audit, {schema}.statements TO {WRITER}",
+                f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {WRITER}",
+            ]
+            if self.seed % 2:
+                made.append(f"GRANT SELECT ON {self.table.target} TO {WRITER}")
+        return made
 
 
 def make_case(
@@ -98,9 +130,12 @@ def make_case(
     if rng.random() < 0.25:
         faults = [_fault(rng) for _ in range(2 if rng.random() < 0.2 else 1)]
         count = max(count, rng.randrange(40, 1500))
-    numbers = [number for number in range(1, 4 * count + 200) if number != 13]
+    numbers = [number for number in range(1, 4 * count + 300) if number not in (13, 14)]
     rng.shuffle(numbers)
     before = make_rows(rng, table, rng.choice([0, 0, 1, 5, 30]), table.columns, numbers, alphabet)
+    if table.leaf:
+        numbers = [number for number in numbers if LEAF[0] <= number < LEAF[1]]
+        count = min(count, len(numbers) - 10)
     keys = [row[table.id] for row in before]
     refer(rng, table, before, keys)
     rows = make_rows(rng, table, count, columns, numbers, alphabet)
@@ -130,6 +165,7 @@ def make_case(
         faults=faults,
     )
     _choose_options(rng, case)
+    _choose_sessions(rng, case, numbers, alphabet)
     _write(rng, case, folder, binary)
     case.full = [complete(table, record.row, fired=case.fired) for record in records]
     if table.child:
@@ -203,7 +239,7 @@ def _choose_options(rng: Random, case: Case) -> None:
             # Where triggers fire, there is one session.
             options += [
                 "--jobs",
-                str(1 if table.triggers & {"row", "statement", "before"} else rng.randrange(1, 4)),
+                str(1 if table.triggers & INSERTING else rng.randrange(1, 4)),
             ]
         if rng.random() < 0.55 or case.faults:
             options += ["--piece", rng.choice(["1kB", "2kB", "4kB", "16kB"])]
@@ -213,7 +249,7 @@ def _choose_options(rng: Random, case: Case) -> None:
         options.append("--no-freeze")
     if rng.random() < 0.07:
         options.append("--vacuum")
-    if table.triggers & {"row", "statement", "before"} and not table.partitioned and rng.random() < 0.2:
+    if table.triggers & INSERTING and not table.partitioned and rng.random() < 0.2:
         options.append("--disable-triggers")
         case.fired = False
     if rng.random() < 0.15:
@@ -222,6 +258,23 @@ def _choose_options(rng: Random, case: Case) -> None:
         case.max_rejects = rng.choice([1000] * 6 + [0, 2])
         if case.max_rejects != 1000:
             options += ["--max-rejects", str(case.max_rejects)]
+
+
+def _choose_sessions(rng: Random, case: Case, numbers: list[int], alphabet: str) -> None:
+    """Choose who loads, with which settings, and who else is at work."""
+    table = case.table
+    if table.owner and rng.random() < 0.6:
+        case.user = OWNER
+    elif rng.random() < 0.06:
+        case.user = WRITER
+    if table.bare:
+        case.env = {"PGOPTIONS": f"-c search_path={table.schema}"}
+    elif rng.random() < 0.12:
+        case.env = dict(rng.choice(ENVIRONMENTS))
+    quiet = all(fault is not None and fault.victim in ("kill", "interrupt") for fault in case.faults)
+    if quiet and case.fired and "--unlogged" not in case.options and rng.random() < 0.15:
+        rows = make_rows(rng, table, rng.randrange(1, 4), table.columns, numbers, alphabet)
+        case.neighbours = [complete(table, row, fired=True) for row in rows]
 
 
 def _write(

@@ -63,7 +63,11 @@ def make_rows(
     rows = []
     for _ in range(count):
         number = numbers.pop()
-        rows.append({column.name: make_value(rng, column, number, alphabet) for column in columns})
+        row = {column.name: make_value(rng, column, number, alphabet) for column in columns}
+        code = table.of("code")
+        if code is not None and table.same_nulls and code.name in row:
+            row[code.name] = f"Code {number}"
+        rows.append(row)
     return rows
 
 
@@ -89,8 +93,10 @@ def possible_faults(
     faults += [use for use in ("parent", "up") if use in uses]
     if table.partitioned == "list":
         faults.append("region")
-    if table.partitioned == "range":
+    if table.partitioned == "range" and (table.leaf or not table.rest):
         faults.append("range")
+    if table.raises:
+        faults += ["raise", "raise"]
     if table.code and table.code != "partial" and "code" in uses:
         faults.append("long")
     if kind == "binary":
@@ -138,14 +144,16 @@ def spoil(
             if not taken:
                 return False
             for each in rng.sample(taken, rng.randrange(1, len(taken) + 1)):
-                if source.get(each.name) is not None:
+                if each.name in source and (source[each.name] is not None or not each.not_null):
                     row[each.name] = source[each.name]
             region = table.of("region")
             if region is not None and region.name in row:
                 row[region.name] = source[region.name]
             return True
-        case "check" | "range":
-            row[table.id] = "13" if fault == "check" else str(MOST + rng.randrange(100))
+        case "check" | "range" | "raise":
+            numbers = {"check": 13, "raise": 14, "range": MOST + rng.randrange(100)}
+            row[table.id] = str(numbers[fault])
+            return True
         case "null":
             chosen = rng.choice([each for each in table.columns if each.not_null and each.name in row])
             row[chosen.name] = None
@@ -198,11 +206,12 @@ class Verdict:
     may: frozenset[int]
 
 
-def judge(table: Table, before: list[Row], records: list[Record], full: list[Row]) -> Verdict:
+def judge(table: Table, before: list[Row], records: list[Record], full: list[Row], *, fired: bool) -> Verdict:
     """Return which records a right load takes.
 
     Args:
         full: the records as rows with all columns.
+        fired: triggers on INSERT do.
     """
     taken = {key for row in before for key in table.keys_of(row)}
     parent = table.of("parent")
@@ -210,7 +219,7 @@ def judge(table: Table, before: list[Row], records: list[Record], full: list[Row
         number
         for number, (record, row) in enumerate(zip(records, full, strict=True))
         if not record.fault
-        and not table.forbids(row)
+        and not table.forbids(row, fired=fired)
         and not taken & set(table.keys_of(row))
         and (parent is None or row[parent.name] is None or int(row[parent.name] or 0) < 10)
     }

@@ -115,7 +115,7 @@ class Kind:
 
 KINDS = {
     "int": Kind("int", lambda rng: str(rng.randrange(-9999, 9999)), ("x1", "99999999999", "1.5", "")),
-    "bigint": Kind("bigint", lambda rng: str(rng.randrange(-(2**60), 2**60)), ("zwölf", "9" * 30)),
+    "bigint": Kind("bigint", lambda rng: str(rng.randrange(-(2**60), 2**60)), ("twelve", "9" * 30)),
     "numeric": Kind("numeric(10,2)", _numeric, ("1.2.3", "9999999999999")),
     "bool": Kind("bool", lambda rng: rng.choice(["true", "false"]), ("maybe",)),
     "date": Kind("date", _moment, ("2023-02-30", "yesterdax")),
@@ -130,11 +130,6 @@ KINDS = {
     "text": Kind("text", lambda rng: ""),
 }
 """`text` is made by `make_text`. A domain and an enum are in the schema of the case."""
-
-TYPES = """
-CREATE TYPE {schema}.mood AS ENUM ('sad', 'so so', '');
-CREATE DOMAIN {schema}.size AS int CONSTRAINT size_check CHECK (VALUE > 0);
-"""
 
 
 @dataclass(frozen=True)
@@ -164,11 +159,21 @@ class Table:
         code: how `code` is unique: `unique`, `deferred`, `lower`, `partial`, `index` (it is not), or empty.
         partitioned: `range`, `hash`, `list`, or empty.
         up: how the reference to itself is checked, or empty.
-        triggers: of `row`, `statement`, `before`, `truncate`, `guard`.
+        triggers: of `row`, `statement`, `before`, `truncate`, `guard` (forbids DELETE and TRUNCATE), `raise`.
+        raises: the SQLSTATE with which `raise` refuses the key 14.
+        bare: the triggers' functions name tables without their schema.
+        noted: what AFTER triggers write refers to the table.
         computed: columns that no record gives, by the function of the key that they are.
         any_value: columns that no record gives and that nobody can foretell.
         child: what happens to rows of another table that refer to this one, or empty.
         dangling: that table has rows that refer to keys that are not there yet.
+        same_nulls: `code` takes one NULL only.
+        rest: a table that is partitioned by ranges has a partition for all other keys.
+        leaf: one of the partitions is loaded, not the whole.
+        other_order: a partition has its columns in another order.
+        heir: another table inherits from it, and has rows.
+        rule: DELETE does nothing.
+        view: a view depends on the primary key.
     """
 
     schema: str
@@ -186,16 +191,33 @@ class Table:
     any_value: dict[str, str] = field(default_factory=dict)
     child: str = ""
     dangling: bool = False
+    raises: str = ""
+    bare: bool = False
+    noted: bool = False
+    same_nulls: bool = False
+    rest: bool = False
+    leaf: bool = False
+    other_order: bool = False
+    heir: bool = False
+    rule: bool = False
+    view: bool = False
     indexes: list[str] = field(default_factory=list)
     extras: list[str] = field(default_factory=list)
     owner: str = ""
 
-    def forbids(self, row: Row) -> bool:
-        """Return whether the table takes no such row, whatever other rows there are."""
+    def forbids(self, row: Row, *, fired: bool) -> bool:
+        """Return whether the table takes no such row, whatever other rows there are.
+
+        Args:
+            fired: triggers on INSERT do.
+        """
         number, code, region = row[self.id], self.of("code"), self.of("region")
+        by_range = self.partitioned == "range"
         return (
             number == "13"
-            or (self.partitioned == "range" and (number is None or int(number) >= MOST))
+            or (number == "14" and fired and "raise" in self.triggers)
+            or (by_range and not self.rest and (number is None or int(number) >= MOST))
+            or (self.leaf and not LEAF[0] <= int(number or 0) < LEAF[1])
             or (region is not None and row[region.name] not in REGIONS)
             or any(row[column.name] is None for column in self.columns if column.not_null)
             # No index takes it.
@@ -205,6 +227,16 @@ class Table:
     @property
     def full_name(self) -> str:
         return f"{self.schema}.{quote(self.name)}"
+
+    @property
+    def target(self) -> str:
+        """Return the name of what is loaded."""
+        return f"{self.schema}.part1" if self.leaf else self.full_name
+
+    @property
+    def alone(self) -> bool:
+        """Return whether other tables can refer to the key."""
+        return self.partitioned != "list" and self.key in ("primary", "unique")
 
     def of(self, use: str) -> Column | None:
         """Return the column with this use."""
@@ -224,6 +256,8 @@ class Table:
         number = row[self.id]
         if self.key and number is not None:
             keys.append(("key", number, str(row[region.name]) if region else ""))
+        if code is not None and self.same_nulls and row[code.name] is None:
+            keys.append(("code",))
         if code is not None and (text := row[code.name]) is not None:
             match self.code:
                 case "unique" | "deferred":
@@ -243,8 +277,13 @@ class Table:
 REGIONS = ("eu", "us", "jp")
 MOST = 100_000
 """Keys are below; a table that is partitioned by ranges has no partition for others."""
+LEAF = 40, 400
+"""The keys of the partition that is loaded alone."""
 LONG = 20_000
 """Characters at random of which an index takes less."""
+
+STATES = ("P0001", "22023", "23514", "08006", "40001", "40P01", "57014", "57P01", "53100", "0A000", "XX000")
+"""With which a trigger refuses a row."""
 
 UP_SHARE = 0.3
 TABLE_NAMES = ("t", "t", "t", "Order %s", "from", 'i"j', "ta.ble")
@@ -286,24 +325,24 @@ def make_table(rng: Random, schema: str, version: int, encoding: str) -> Table:
 
 def _add_rules(rng: Random, table: Table, names: list[str]) -> None:
     """Add columns that make rows depend on others."""
-    alone = table.partitioned != "list" and table.key in ("primary", "unique")
     if table.partitioned == "list":
         table.columns.append(Column(names.pop(), "short", not_null=True, use="region"))
     if rng.random() < 0.35:
         action = rng.choice(["", " ON DELETE CASCADE", " ON DELETE SET NULL"])
         table.parent = action + rng.choice(["", " DEFERRABLE", " DEFERRABLE INITIALLY DEFERRED"])
         table.columns.append(Column(names.pop(), "int", use="parent"))
-    if alone and rng.random() < UP_SHARE:
+    if table.alone and rng.random() < UP_SHARE:
         action = rng.choice(["", " ON DELETE CASCADE", " ON DELETE SET NULL"])
         table.up = action + rng.choice(["", "", " DEFERRABLE", " DEFERRABLE INITIALLY DEFERRED"])
         table.columns.append(Column(names.pop(), "bigint", use="up"))
     if not table.partitioned and rng.random() < 0.4:
         table.code = rng.choice(["unique", "deferred", "lower", "partial", "index", "index"])
+        table.same_nulls = table.code == "unique" and table.version >= 15 and rng.random() < 0.3
         table.columns.append(Column(names.pop(), "text", rng.random() < 0.3, use="code"))
     if not table.partitioned and rng.random() < 0.15:
         table.span = True
         table.columns.append(Column(names.pop(), "span", use="span"))
-    if alone and rng.random() < 0.4:
+    if table.alone and rng.random() < 0.4:
         table.child = rng.choice(["NO ACTION", "CASCADE", "SET NULL", "RESTRICT"])
         table.dangling = not table.partitioned and rng.random() < 0.5
 
@@ -314,6 +353,17 @@ def _add_surroundings(rng: Random, table: Table, names: list[str]) -> None:
         table.triggers |= set(rng.sample(["row", "statement", "before", "truncate"], rng.randrange(1, 4)))
     if rng.random() < 0.08:
         table.triggers.add("guard")
+    if rng.random() < 0.1:
+        table.triggers.add("raise")
+        table.raises = rng.choice(STATES)
+    if table.partitioned == "range":
+        table.rest, table.leaf = rng.random() < 0.3, rng.random() < 0.25
+    if table.leaf:
+        table.triggers.discard("statement")  # it fires for statements that name the whole
+    table.bare = bool(table.triggers & {"row", "statement"}) and rng.random() < 0.15
+    table.noted = "row" in table.triggers and table.alone and rng.random() < 0.4
+    table.rule = rng.random() < 0.06
+    table.view = table.key == "primary" and not table.partitioned and rng.random() < 0.06
     if rng.random() < 0.25:
         table.computed[names.pop()] = "stored" if table.version < 18 else rng.choice(["stored", "virtual"])
     if "before" in table.triggers:
@@ -327,6 +377,10 @@ def _add_surroundings(rng: Random, table: Table, names: list[str]) -> None:
         if table.partitioned and table.version < 17:  # identity columns of partitioned tables came with 17
             del clauses["identity"]
         table.any_value[names.pop()] = clauses[rng.choice(list(clauses))]
+    plain = not table.any_value and set(table.computed.values()) <= {"trigger"}
+    plain = plain and not any(column.clauses for column in table.columns)
+    table.other_order = table.partitioned == "range" and plain and rng.random() < 0.5
+    table.heir = not table.partitioned and plain and rng.random() < 0.08
     for column in table.columns:
         if rng.random() < 0.3 and column.kind in ("int", "date", "text", "numeric", "short", "mood", "uuid"):
             table.indexes.append(f"({_indexed(rng, column)})")
@@ -340,185 +394,3 @@ def _indexed(rng: Random, column: Column) -> str:
     if column.kind == "text":  # a long text has no room in the index
         return f"left({name}, 20) text_pattern_ops"
     return f"{name}{rng.choice(['', ' DESC NULLS LAST'])}"
-
-
-def statements_of(table: Table, before: list[Row], child: list[str | None]) -> list[str]:
-    """Return what makes the table, its rows and what is around them.
-
-    Args:
-        before: its rows.
-        child: the keys that rows of another table refer to.
-    """
-    schema, name = table.schema, table.full_name
-    key = quote(table.id)
-    made = [f"CREATE SCHEMA {schema}", *TYPES.format(schema=schema).strip().split(";\n")]
-    made[-1] = made[-1].rstrip(";")
-    made += [
-        f"CREATE TABLE {schema}.parent (id int PRIMARY KEY)",
-        f"INSERT INTO {schema}.parent SELECT generate_series(0, 9)",
-        f"CREATE TABLE {name} ({', '.join(_column_clauses(table))}){_partition_clause(table)}",
-        *_partitions(table),
-    ]
-    if before:
-        columns = [column.name for column in table.columns]
-        rows = ", ".join(f"({', '.join(literal(row[column]) for column in columns)})" for row in before)
-        made.append(f"INSERT INTO {name} ({', '.join(map(quote, columns))}) VALUES {rows}")
-    made += _key_clauses(table)
-    for number, index in enumerate(table.indexes):
-        made.append(f"CREATE INDEX {quote(f'index {number}')} ON {name} {index}")
-    if table.child:
-        rows = ", ".join(f"({number}, {literal(ref)})" for number, ref in enumerate(child))
-        made.append(f"CREATE TABLE {schema}.child (n int, ref bigint)")
-        if child:
-            made.append(f"INSERT INTO {schema}.child VALUES {rows}")
-        made.append(
-            f"ALTER TABLE {schema}.child ADD CONSTRAINT child_ref FOREIGN KEY (ref) REFERENCES {name} ({key})"
-            f" ON DELETE {table.child}{' NOT VALID' if table.dangling else ''}"
-        )
-    made += _triggers(table)
-    other = next(each.name for each in table.columns if each.use != "key")
-    extras = {
-        "comment": f"COMMENT ON TABLE {name} IS 'it''s %s'",
-        "statistics": f"CREATE STATISTICS {schema}.st (ndistinct) ON {key}, {quote(other)} FROM {name}",
-        "grant": f"GRANT SELECT, INSERT ON {name} TO PUBLIC",
-    }
-    made += [extras[extra] for extra in table.extras if extra in extras]
-    if "cluster" in table.extras and table.indexes and not table.partitioned:
-        made.append(f'ALTER TABLE {name} CLUSTER ON "index 0"')
-    if table.owner:
-        made += [
-            f"ALTER SCHEMA {schema} OWNER TO {table.owner}",
-            *(f"ALTER TABLE {schema}.{each} OWNER TO {table.owner}" for each in _tables(table)),
-        ]
-    return made
-
-
-def _tables(table: Table) -> list[str]:
-    """Return the names of all tables of the case, as SQL has them."""
-    return [quote(table.name), "parent", *(["child"] if table.child else []), "audit", "statements"]
-
-
-def _column_clauses(table: Table) -> list[str]:
-    clauses = []
-    for column in table.columns:
-        kind = "int4range" if column.kind == "span" else KINDS[column.kind].sql.format(schema=table.schema)
-        words = [quote(column.name), kind, column.clauses]
-        if column.not_null:
-            words.append("NOT NULL")
-        if column.default is not None:
-            words.append(f"DEFAULT {literal(column.default)}")
-        clauses.append(" ".join(words))
-    for name, how in table.computed.items():
-        if how == "trigger":
-            clauses.append(f"{quote(name)} text")
-        else:
-            clauses.append(
-                f"{quote(name)} numeric GENERATED ALWAYS AS ({quote(table.id)}::numeric * 2) {how.upper()}"
-            )
-    clauses += [f"{quote(name)} {clause}" for name, clause in table.any_value.items()]
-    return clauses
-
-
-def _partition_clause(table: Table) -> str:
-    match table.partitioned:
-        case "":
-            return ""
-        case "list":
-            region = table.of("region")
-            assert region is not None
-            return f" PARTITION BY LIST ({quote(region.name)})"
-        case how:
-            return f" PARTITION BY {how.upper()} ({quote(table.id)})"
-
-
-def _partitions(table: Table) -> list[str]:
-    beginning = [f"CREATE TABLE {table.schema}.part{n} PARTITION OF {table.full_name}" for n in range(3)]
-    match table.partitioned:
-        case "list":
-            return [f"{text} FOR VALUES IN ('{REGIONS[n]}')" for n, text in enumerate(beginning)]
-        case "hash":
-            return [f"{text} FOR VALUES WITH (MODULUS 3, REMAINDER {n})" for n, text in enumerate(beginning)]
-        case "range":
-            bounds = ("MINVALUE", "40", "400", str(MOST))
-            return [
-                f"{text} FOR VALUES FROM ({bounds[n]}) TO ({bounds[n + 1]})"
-                for n, text in enumerate(beginning)
-            ]
-    return []
-
-
-def _key_clauses(table: Table) -> list[str]:
-    name, key = table.full_name, quote(table.id)
-    region, code, span = table.of("region"), table.of("code"), table.of("span")
-    keys = f"{key}, {quote(region.name)}" if region else key
-    made = []
-    match table.key:
-        case "primary":
-            made.append(f"ALTER TABLE {name} ADD CONSTRAINT the_key PRIMARY KEY ({keys})")
-        case "deferred":
-            made.append(
-                f"ALTER TABLE {name} ADD CONSTRAINT the_key PRIMARY KEY ({keys})"
-                " DEFERRABLE INITIALLY DEFERRED"
-            )
-        case "unique":
-            made.append(f"ALTER TABLE {name} ADD CONSTRAINT the_key UNIQUE ({keys})")
-    if code is not None:
-        column = quote(code.name)
-        made.append(
-            {
-                "unique": f"ALTER TABLE {name} ADD CONSTRAINT the_code UNIQUE ({column})",
-                "deferred": f"ALTER TABLE {name} ADD CONSTRAINT the_code UNIQUE ({column}) DEFERRABLE",
-                "lower": f"CREATE UNIQUE INDEX the_code ON {name} (lower({column}))",
-                "partial": f"CREATE UNIQUE INDEX the_code ON {name} ({column}) WHERE {key} > 50",
-                "index": f"CREATE INDEX the_code ON {name} ({column})",
-            }[table.code]
-        )
-    if span is not None:
-        made.append(
-            f"ALTER TABLE {name} ADD CONSTRAINT the_span EXCLUDE USING gist ({quote(span.name)} WITH &&)"
-        )
-    if (parent := table.of("parent")) is not None:
-        made.append(
-            f"ALTER TABLE {name} ADD CONSTRAINT the_parent FOREIGN KEY ({quote(parent.name)}) REFERENCES"
-            f" {table.schema}.parent{table.parent}"
-        )
-    if (up := table.of("up")) is not None:
-        made.append(
-            f"ALTER TABLE {name} ADD CONSTRAINT the_up FOREIGN KEY ({quote(up.name)}) REFERENCES"
-            f" {name} ({key}){table.up}"
-        )
-    made.append(f"ALTER TABLE {name} ADD CONSTRAINT the_check CHECK ({key} <> 13)")
-    return made
-
-
-def _triggers(table: Table) -> list[str]:
-    schema, name, key = table.schema, table.full_name, quote(table.id)
-    made = [
-        f"CREATE TABLE {schema}.audit (op text, id bigint)",
-        f"CREATE TABLE {schema}.statements (op text, rows bigint)",
-    ]
-    bodies = {
-        "row": f"INSERT INTO {schema}.audit VALUES (TG_OP, CASE WHEN TG_OP = 'DELETE' THEN OLD.{key} ELSE"
-        f" NEW.{key} END); RETURN NULL",
-        "statement": f"INSERT INTO {schema}.statements SELECT TG_OP, count(*) FROM fresh; RETURN NULL",
-        "before": f"NEW.tag := 'T' || NEW.{key}; RETURN NEW",
-        "truncate": f"INSERT INTO {schema}.statements VALUES (TG_OP, 0); RETURN NULL",
-        "guard": "RAISE EXCEPTION 'nobody may do that here'",
-    }
-    when = {
-        "row": "AFTER INSERT OR DELETE OR UPDATE ON {} FOR EACH ROW",
-        "statement": "AFTER INSERT ON {} REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT",
-        "before": "BEFORE INSERT ON {} FOR EACH ROW",
-        "truncate": "AFTER TRUNCATE ON {} FOR EACH STATEMENT",
-        "guard": "BEFORE DELETE OR TRUNCATE ON {} FOR EACH STATEMENT",
-    }
-    for word in sorted(table.triggers):
-        made.append(
-            f"CREATE FUNCTION {schema}.on_{word}() RETURNS trigger LANGUAGE plpgsql AS"
-            f" $$BEGIN {bodies[word]}; END$$"
-        )
-        made.append(
-            f"CREATE TRIGGER {quote('on ' + word)} {when[word].format(name)}"
-            f" EXECUTE FUNCTION {schema}.on_{word}()"
-        )
-    return made
