@@ -25,27 +25,21 @@ import pytest
 from pgsweep.errors import INTERRUPTED
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import Command, launch
-from tests.load_model_cases import OWNER, WRITER, Case, Fault, make_case
+from tests.load_model_cases import OWNER, Case, Fault, make_case
+from tests.load_model_files import written
 from tests.load_model_oracle import Record, refused_rightly
-from tests.load_model_tables import KINDS, Column, Row, Table, literal, quote
+from tests.load_model_server import PATIENCE_SECONDS, SETTINGS, Server
+from tests.load_model_tables import Row, literal, quote
 
-SETTINGS = {
-    "shared_buffers": "16MB",
-    "max_connections": "30",
-    "autovacuum": "off",
-    # The server is stopped at once, and what was committed must be there after it.
-    "synchronous_commit": "on",
-    "full_page_writes": "on",
-}
-DATABASE = "load_model"
-PATIENCE_SECONDS = 60.0
 INCOMPLETE = "not all indexes and constraints could be made again|cannot be made again|cannot be validated"
 """What is said where rows are loaded, and then an index or a constraint does not allow them."""
 NOTHING_LEFT = "is unfinished"
 REFUSALS = (
     "standard input is compressed",
     "has names of columns, and also other fields",
+    "the first record of .* has N fields?, the table N columns",
     "cannot be frozen at once",
+    "too many connections for role",
     "permission denied for table",  # which the role may not read
 )
 """The reasons for which a load that could be done may be refused before it begins."""
@@ -66,98 +60,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="only the case of this seed, or with --load-cases those that begin with it",
     )
-
-
-class Server:
-    """A server with a database for the cases, and what is looked at in it."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.dump_program = str(cluster.bindir / "pg_dump")
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {DATABASE} TEMPLATE template0 ENCODING 'UTF8'")
-            for role in (OWNER, WRITER):
-                connection.execute(f"CREATE ROLE {role} LOGIN")
-                connection.execute(f"GRANT CREATE ON DATABASE {DATABASE} TO {role}")
-        self.version = cluster.version_num // 10000
-        self._connection: psycopg.Connection[Any] | None = None
-
-    @property
-    def conninfo(self) -> str:
-        return self.cluster.conninfo(DATABASE)
-
-    @property
-    def connection(self) -> psycopg.Connection[Any]:
-        """Return a session that outlives the cases, and no crash."""
-        if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(self.conninfo, autocommit=True)
-        return self._connection
-
-    def ask(self, query: str) -> list[tuple[Any, ...]]:
-        """Run statements, and return the rows of the last one."""
-        cursor = self.connection.execute(query.encode())
-        return cursor.fetchall() if cursor.description else []
-
-    def crash(self) -> None:
-        """Stop the server at once, as a crash does, and start it again."""
-        if self._connection is not None:
-            self._connection.close()
-        self.cluster.stop(immediately=True)
-        self.cluster.start()
-
-    def schema(self) -> str:
-        """Return all that pg_dump says of the database, without the rows."""
-        done = subprocess.run(
-            [self.dump_program, "--schema-only", "--dbname", self.conninfo],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=PATIENCE_SECONDS,
-        )
-        return re.sub(r"(?m)^\\(un)?restrict .*$", "", done.stdout)
-
-    def sessions(self) -> list[int]:
-        """Return the other sessions of clients."""
-        rows = self.ask(
-            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
-            " AND pid <> pg_backend_pid() ORDER BY pid"
-        )
-        return [pid for (pid,) in rows]
-
-    def settle(self) -> None:
-        """Wait until no other session is left."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while left := self.sessions():
-            assert time.monotonic() < end, f"sessions are left: {left}"
-            time.sleep(0.005)
-
-    def journal(self) -> bool:
-        """Return whether a load has a journal in the database."""
-        return bool(self.ask("SELECT 1 FROM pg_namespace WHERE starts_with(nspname::text, 'pgsweep')"))
-
-    def rows(self, table: str, columns: list[str]) -> Counter[tuple[str | None, ...]]:
-        """Return the rows of a table as texts, with how many there are of each."""
-        words = ", ".join(f"{quote(name)}::text" for name in columns)
-        return Counter(self.ask(f"SELECT {words} FROM {table}"))
-
-    def binary(self, table: Table, columns: list[Column], records: list[Record]) -> bytes:
-        """Return records in COPY's binary format."""
-        kinds = {
-            column.name: "int4range" if column.kind == "span" else KINDS[column.kind].sql
-            for column in columns
-        }
-        # Of enums and domains what stands in the file is the text and the number.
-        kinds = {
-            name: {"{schema}.mood": "text", "{schema}.size": "int"}.get(kind, kind)
-            for name, kind in kinds.items()
-        }
-        selects = [
-            "SELECT " + ", ".join(f"{literal(record.row[name])}::{kind}" for name, kind in kinds.items())
-            for record in records
-        ] or ["SELECT " + ", ".join(f"NULL::{kind}" for kind in kinds.values()) + " WHERE false"]
-        statement = f"COPY ({' UNION ALL '.join(selects)}) TO STDOUT (FORMAT binary)"
-        with self.connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-            return b"".join(bytes(part) for part in copy)
 
 
 @pytest.fixture(scope="session")
@@ -189,7 +91,9 @@ class Step:
 
     @property
     def verb(self) -> str:
-        return next((word for word in self.words if word in ("--resume", "--rollback")), "load")
+        return next(
+            (word for word in self.words if word in ("--resume", "--rollback", "--keep-as-is")), "load"
+        )
 
 
 class Wrong(AssertionError):
@@ -233,6 +137,7 @@ class Run:
         for pid in self.server.sessions():
             self.server.ask(f"SELECT pg_terminate_backend({pid})")
         self.server.settle()
+        self.server.ask(f"ALTER ROLE {OWNER} CONNECTION LIMIT -1")
         self.server.ask(f"DROP SCHEMA IF EXISTS {self.case.table.schema} CASCADE")
         left = self.server.ask("SELECT nspname FROM pg_namespace WHERE starts_with(nspname::text, 'pgsweep')")
         for (name,) in left:
@@ -248,6 +153,10 @@ class Run:
         faults = [*case.faults]
         if any(fault is not None and fault.victim == "server" for fault in faults):
             self.server.ask("CHECKPOINT")  # its recovery is short
+        if case.limit:
+            self.server.ask(f"ALTER ROLE {OWNER} CONNECTION LIMIT 1")
+        if case.plan:
+            self._plan([*words, *case.options])
         others = threading.Thread(target=self._insert_neighbours)
         others.start()
         try:
@@ -258,6 +167,14 @@ class Run:
         case.before += case.neighbours
         if any(step.hit for step in self.steps) and case.seed % 2:
             self._nothing_to_do()
+
+    def _plan(self, words: list[str]) -> None:
+        """Ask for the plan, which changes nothing."""
+        step = Step([*words, "--plan"], None)
+        self._execute(step)
+        self.server.settle()
+        if self.server.schema() != self.schema_before:
+            raise Wrong(f"--plan changed the catalog: {step.said}")
 
     def _insert_neighbours(self) -> None:
         """Insert rows as another session does, one by one."""
@@ -284,7 +201,10 @@ class Run:
                 raise Wrong("the load has not ended, and there is no word of what to do")
             if not then:
                 raise Wrong("the load cannot be ended")
-            self._step(["load", then.pop(0), case.table.target], faults.pop(0) if faults else None)
+            verb = then.pop(0)
+            if case.keep and not case.neighbours and last.outcome.get("ended") == "incomplete":
+                verb = "--keep-as-is"
+            self._step(["load", verb, case.table.target], faults.pop(0) if faults else None)
 
     def _nothing_to_do(self) -> None:
         """Ask for what has nothing to do now, which must change nothing."""
@@ -342,10 +262,14 @@ class Run:
     def _compare(self) -> str:
         case, last = self.case, self.steps[-1]
         hit = any(step.hit for step in self.steps)
-        self._nothing_else_changed()
+        kept = last.verb == "--keep-as-is" and last.code == 0
+        self._nothing_else_changed(kept=kept)
         table = case.table.full_name
         found = self.server.rows(f"ONLY {table}" if case.table.heir else table, self._columns)
         before = Counter(self._tuple(row) for row in case.before)
+        if kept:
+            self._kept(found, before)
+            return "incomplete"
         if last.code == 0 and last.verb != "--rollback":
             self._loaded(found, before, last)
             return "loaded"
@@ -401,14 +325,22 @@ class Run:
     def _tuple(self, row: Row) -> tuple[str | None, ...]:
         return tuple(row[name] for name in self._columns)
 
-    def _nothing_else_changed(self) -> None:
+    def _nothing_else_changed(self, *, kept: bool) -> None:
+        """Compare everything but the rows of the table.
+
+        Args:
+            kept: indexes and constraints that the rows do not allow are not there.
+        """
         schema = self.server.schema()
-        if schema != self.schema_before:
-            old, new = self.schema_before.splitlines(), schema.splitlines()
-            lines = [f"- {line}" for line in old if line not in new] + [
-                f"+ {line}" for line in new if line not in old
-            ]
-            raise Wrong("the catalog is not as before\n" + "\n".join(lines[:20] or ["(another order)"]))
+        old, new = self.schema_before.splitlines(), schema.splitlines()
+        may_differ = "the_|ALTER TABLE ONLY" if kept else "$^"
+        more = [line for line in new if line not in old and not re.search(may_differ, line)]
+        less = [line for line in old if line not in new and not re.search(may_differ, line)]
+        if not (more or less or kept or schema == self.schema_before):
+            more = ["another order"]
+        if more or less:
+            lines = [f"+ {line}" for line in more] + [f"- {line}" for line in less]
+            raise Wrong("the catalog is not as before\n" + "\n".join(lines[:20]))
         for path, data in zip(self.case.files, self._inputs, strict=True):
             if path.read_bytes() != data:
                 raise Wrong(f"{path} was changed")
@@ -487,6 +419,16 @@ class Run:
             if left:
                 raise Wrong(f"local files are left: {left}")
 
+    def _kept(self, found: Counter[Any], before: Counter[Any]) -> None:
+        """Compare the table, without what its rows do not allow, with the records."""
+        case = self.case
+        refused = self._refused() if self.rejects.exists() else {}
+        taken = [row for number, row in enumerate(case.full) if number not in refused]
+        wanted = before + Counter(self._tuple(row) for row in taken)
+        if found != wanted:
+            raise Wrong("the table has not the records that were not refused\n" + _difference(found, wanted))
+        self._audited(Counter(row[case.table.id] for row in taken))
+
     def _refused(self) -> dict[int, str]:
         """Return the reasons in the file of rejects by the number of the record; each stands there once."""
         case = self.case
@@ -511,7 +453,8 @@ class Run:
         return found
 
     def _same_document(self, data: bytes, record: Record) -> None:
-        document = json.loads(data)
+        names = {written(self.case.style, column.name): column.name for column in self.case.columns}
+        document = {names.get(name, name): value for name, value in json.loads(data).items()}
         for column in self.case.columns:
             wanted = record.wrong.get(column.name, record.row[column.name])
             if column.name not in document:

@@ -69,6 +69,9 @@ class Case:
         user: as whom.
         env: variables of the command.
         neighbours: rows that another session inserts meanwhile.
+        limit: the role may have one session only.
+        plan: it is asked for first.
+        keep: what cannot be finished is kept as it is.
     """
 
     seed: int
@@ -88,6 +91,9 @@ class Case:
     user: str = "postgres"
     env: dict[str, str] = field(default_factory=dict)
     neighbours: list[Row] = field(default_factory=list)
+    limit: bool = False
+    plan: bool = False
+    keep: bool = False
     full: list[Row] = field(default_factory=list)
 
     @property
@@ -271,6 +277,8 @@ def _choose_sessions(rng: Random, case: Case, numbers: list[int], alphabet: str)
         case.env = {"PGOPTIONS": f"-c search_path={table.schema}"}
     elif rng.random() < 0.12:
         case.env = dict(rng.choice(ENVIRONMENTS))
+    case.limit = case.user == OWNER and rng.random() < 0.1
+    case.plan, case.keep = rng.random() < 0.05, rng.random() < 0.3
     quiet = all(fault is not None and fault.victim in ("kill", "interrupt") for fault in case.faults)
     if quiet and case.fired and "--unlogged" not in case.options and rng.random() < 0.15:
         rows = make_rows(rng, table, rng.randrange(1, 4), table.columns, numbers, alphabet)

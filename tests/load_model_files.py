@@ -7,6 +7,7 @@ import datetime
 import decimal
 import io
 import json
+import lzma
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,8 @@ class Style:
     """How files are written, and the options that say so to the command.
 
     Attributes:
-        header: `names`, `upper`, or `none`.
+        header: `names`, `upper`, `blanks` (around names), or `none`; keys of JSON and columns of Parquet are
+            always there.
         spare: names of columns in the file that are not loaded.
         order: the seed of the order of the columns, the same in all files.
         bad_byte: stands where a text has BAD_BYTE.
@@ -54,12 +56,12 @@ def make_style(rng: Random, kind: str, encoding: str) -> Style:
     """Return a random way to write a format."""
     style = Style(kind, encoding, order=rng.getrandbits(16))
     # Compressed standard input is refused.
-    style.compression = rng.choices(["", "gz", "zst"], [70, 18, 12])[0] if kind != "parquet" else ""
+    style.compression = rng.choices(["", "gz", "zst", "xz"], [70, 15, 9, 6])[0] if kind != "parquet" else ""
     style.stdin = kind != "parquet" and rng.random() < (0.02 if style.compression else 0.15)
     style.bad_byte = rng.choice([b"\xff", b"\x00", b"\xc3"]) if encoding == "UTF8" else b"\x00"
     if kind in ("csv", "tsv"):
         style.terminator = rng.choices(["\n", "\r\n", "\r"], [60, 25, 15])[0]
-        style.header = rng.choices(["names", "upper", "none"], [55, 15, 30])[0]
+        style.header = rng.choices(["names", "upper", "blanks", "none"], [50, 13, 7, 30])[0]
         style.delimiter = rng.choices([",", ";", "|"], [80, 10, 10])[0] if kind == "csv" else "\t"
         style.null = (
             rng.choice(["", "", "NULL", "\\N"]) if kind == "csv" else rng.choice(["\\N", "\\N", "NULL"])
@@ -70,6 +72,8 @@ def make_style(rng: Random, kind: str, encoding: str) -> Style:
         if rng.random() < 0.1:
             style.escape = "\\"
         style.empty_is_null = rng.random() < 0.1
+    if kind in ("jsonl", "parquet") and rng.random() < 0.15:
+        style.header = "upper"
     if kind in ("csv", "tsv", "jsonl", "parquet") and rng.random() < 0.12:
         style.spare = rng.sample(["spare", "Not loaded", "x"], rng.randrange(1, 3))
         if style.header == "none":
@@ -149,7 +153,9 @@ def write_file(
         if style.header != "none":  # all files have the same
             Random(style.order).shuffle(order)
         data = _write_lines(rng, style, order, columns, records)
-    if style.compression:
+    if style.compression == "xz":
+        data = lzma.compress(data)
+    elif style.compression:
         out = pa.BufferOutputStream()
         with pa.CompressedOutputStream(out, {"gz": "gzip", "zst": "zstd"}[style.compression]) as packed:
             packed.write(data)
@@ -171,7 +177,7 @@ def _write_lines(
         lines += parts[-1].count(counted)
 
     if style.kind in ("csv", "tsv") and style.header != "none":
-        names = [name.upper() if style.header == "upper" else name for name in order]
+        names = [written(style, name) for name in order]
         if style.kind == "csv":
             names = [_csv_field(rng, style, name, first=not n) for n, name in enumerate(names)]
         else:
@@ -184,7 +190,7 @@ def _write_lines(
             add(rng.choice([b"", b"  "]))
         record.line = lines
         text = (
-            _json_record(rng, order, kinds, record, optional)
+            _json_record(rng, style, order, kinds, record, optional)
             if style.kind == "jsonl"
             else _text_record(rng, style, order, kinds, record)
         )
@@ -195,6 +201,16 @@ def _write_lines(
         if last and record.fault == "open":
             record.data += terminator
     return b"".join(parts)
+
+
+def written(style: Style, name: str) -> str:
+    """Return how the name of a column stands in the file."""
+    match style.header:
+        case "upper":
+            return name.upper()
+        case "blanks":
+            return f" {name} "
+    return name
 
 
 def _encoded(style: Style, text: str) -> bytes:
@@ -274,7 +290,7 @@ def _tsv_field(rng: Random, style: Style, value: str | None, *, first: bool) -> 
 
 
 def _json_record(
-    rng: Random, order: list[str], kinds: dict[str, str], record: Record, optional: set[str]
+    rng: Random, style: Style, order: list[str], kinds: dict[str, str], record: Record, optional: set[str]
 ) -> str:
     if record.fault == "broken":
         return rng.choice(['{"id": 1, ', "garbage", "[1, 2]", '"text"', "null", "{]", "17", '{"a": tru}'])
@@ -287,7 +303,9 @@ def _json_record(
             continue
         kind = "text" if name in record.wrong else kinds.get(name, "text")
         pairs.append(
-            json.dumps(name, ensure_ascii=ascii_only) + colon + _json_value(rng, kind, value, ascii_only)
+            json.dumps(written(style, name), ensure_ascii=ascii_only)
+            + colon
+            + _json_value(rng, kind, value, ascii_only)
         )
     return "{" + comma.join(pairs) + "}"
 
@@ -338,5 +356,8 @@ def _write_parquet(
     for number, record in enumerate(records, 1):
         record.line = number
     pq.write_table(
-        pa.table(arrays, names=order), path, row_group_size=rng.choice([3, 50, 1000]), compression="snappy"
+        pa.table(arrays, names=[written(style, name) for name in order]),
+        path,
+        row_group_size=rng.choice([3, 50, 1000]),
+        compression="snappy",
     )

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fix_load_model import Run, Server
+from tests.fix_load_model import Run
+from tests.load_model_server import Server
 
 _ended: Counter[str] = Counter()
 
