@@ -39,6 +39,7 @@ REFUSALS = (
     "has names of columns, and also other fields",
     "the first record of .* has N fields?, the table N columns",
     "cannot be frozen at once",
+    "cannot be made UNLOGGED for the load",
     "too many connections for role",
     "permission denied for table",  # which the role may not read
 )

@@ -24,6 +24,7 @@ from tests.load_model_tables import ALPHABETS, LEAF, Column, Row, Table, make_ta
 
 OWNER, WRITER = "load_model_owner", "load_model_writer"
 """Roles that are no superusers: one owns some of the tables, the other may insert, but not always read."""
+FAULT_SHARE = 0.25
 INSERTING = {"row", "statement", "before", "raise"}
 """Triggers on INSERT."""
 ENVIRONMENTS = (
@@ -133,7 +134,7 @@ def make_case(
     columns = _file_columns(rng, table)
     count = rng.choices([rng.randrange(0, 4), rng.randrange(3, 40), rng.randrange(40, 900)], [6, 74, 20])[0]
     faults: list[Fault | None] = []
-    if rng.random() < 0.25:
+    if rng.random() < FAULT_SHARE:
         faults = [_fault(rng) for _ in range(2 if rng.random() < 0.2 else 1)]
         count = max(count, rng.randrange(40, 1500))
     numbers = [number for number in range(1, 4 * count + 300) if number not in (13, 14)]
@@ -260,6 +261,8 @@ def _choose_options(rng: Random, case: Case) -> None:
         case.fired = False
     if rng.random() < 0.15:
         options += ["--on-failure", "keep"]
+    if rng.random() < 0.05:
+        options += ["--journal", "local journal.json"]
     if case.rejects:
         case.max_rejects = rng.choice([1000] * 6 + [0, 2])
         if case.max_rejects != 1000:

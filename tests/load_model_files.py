@@ -236,7 +236,8 @@ def _text_record(rng: Random, style: Style, order: list[str], kinds: dict[str, s
         case "many":
             fields.append("extra")
         case "stray":
-            fields[-1] = f"a{_stray(style)}b"
+            loaded = max(number for number, name in enumerate(order) if name in kinds)
+            fields[loaded] = f"a{_stray(style)}b"
         case "open":
             fields[-1] = style.quote + "never closed"
     return style.delimiter.join(fields)
