@@ -150,11 +150,10 @@ def make_case(
     records = [Record(row) for row in rows]
     for record in records:
         adapt(style, record, columns)
-    _spoil_some(rng, table, style, columns, records, before)
+    bad = _spoil_some(rng, table, style, columns, records, before)
     for record in records:
         adapt(style, record, columns)
     options = options_of(style, columns, all_columns=_all_columns(table, columns), rng=rng)
-    bad = any(record.fault for record in records)
     case = Case(
         seed,
         table,
@@ -166,7 +165,7 @@ def make_case(
         files=[],
         options=options,
         fired=True,
-        rejects=kind != "binary" and rng.random() < (0.88 if bad else 0.4),
+        rejects=kind != "binary" and rng.random() < (0.9 if bad else 0.4),
         max_rejects=1000,
         then=["--resume" if rng.random() < 0.6 else "--rollback" for _ in range(2)] + ["--rollback"],
         faults=faults,
@@ -213,12 +212,11 @@ def _spoil_some(
     columns: list[Column],
     records: list[Record],
     before: list[Row],
-) -> None:
+) -> bool:
+    """Make some records bad; return whether there are such."""
     if rng.random() < 0.3 or not records:
-        return
+        return False
     possible = possible_faults(table, columns, before, style.kind, style.encoding)
-    if not possible:
-        return
     how_many = rng.choice([1, 1, 2, 3, max(1, len(records) // 10), max(1, len(records) // 3)])
     rows = [record.row for record in records]
     for number in rng.sample(range(len(records)), min(how_many, len(records))):
@@ -231,6 +229,7 @@ def _spoil_some(
         spoil(rng, table, records[number], rows, before, fault, any_text)
         if fault in ("few", "many", "blank", "stray", "open", "broken"):
             records[number].fault = fault
+    return True
 
 
 def _choose_options(rng: Random, case: Case) -> None:
@@ -264,7 +263,7 @@ def _choose_options(rng: Random, case: Case) -> None:
     if rng.random() < 0.05:
         options += ["--journal", "local journal.json"]
     if case.rejects:
-        case.max_rejects = rng.choice([1000] * 6 + [0, 2])
+        case.max_rejects = rng.choice([1000] * 10 + [0, 2])
         if case.max_rejects != 1000:
             options += ["--max-rejects", str(case.max_rejects)]
 

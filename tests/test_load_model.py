@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.fix_load_model import Run
+from tests.load_model_run import Run
 from tests.load_model_server import Server
 
+CASES = 200
 _ended: Counter[str] = Counter()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
         first, count = metafunc.config.getoption("--load-seed"), metafunc.config.getoption("--load-cases")
-        if first is not None:
-            count = 1 if count == 200 else count
+        count = count or (CASES if first is None else 1)
         metafunc.parametrize("seed", range(first or 0, (first or 0) + count))
 
 
