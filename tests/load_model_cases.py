@@ -167,7 +167,7 @@ def make_case(
         fired=True,
         rejects=kind != "binary" and rng.random() < (0.9 if bad else 0.4),
         max_rejects=1000,
-        then=["--resume" if rng.random() < 0.6 else "--rollback" for _ in range(2)] + ["--rollback"],
+        then=["--resume" if rng.random() < 0.75 else "--rollback" for _ in range(2)] + ["--rollback"],
         faults=faults,
     )
     _choose_options(rng, case)
@@ -216,13 +216,13 @@ def _spoil_some(
     """Make some records bad; return whether there are such."""
     if rng.random() < 0.3 or not records:
         return False
-    possible = possible_faults(table, columns, before, style.kind, style.encoding)
+    possible = possible_faults(table, columns, before, style.kind, header=style.header != "none")
     how_many = rng.choice([1, 1, 2, 3, max(1, len(records) // 10), max(1, len(records) // 3)])
     rows = [record.row for record in records]
     for number in rng.sample(range(len(records)), min(how_many, len(records))):
         fault = rng.choice(possible)
-        if fault == "open":
-            number = len(records) - 1
+        if fault == "open":  # the whole file is refused for it
+            fault, number = ("open", len(records) - 1) if rng.random() < 0.2 else ("few", number)
         if records[number].fault or records[number].wrong:
             continue
         any_text = ("jsonb",) if style.kind == "jsonl" else ()

@@ -81,7 +81,7 @@ def refer(rng: Random, table: Table, rows: list[Row], keys: list[str | None]) ->
 
 
 def possible_faults(
-    table: Table, columns: list[Column], before: list[Row], kind: str, encoding: str
+    table: Table, columns: list[Column], before: list[Row], kind: str, *, header: bool
 ) -> list[str]:
     """Return what can be wrong with a record of these columns in a file of this format."""
     uses = {column.use for column in columns}
@@ -105,7 +105,9 @@ def possible_faults(
     texts = any(column.kind == "text" for column in columns)
     match kind:
         case "csv":
-            faults += ["few", "many", "blank", "stray", "open"]
+            faults += ["few", "many", "blank", "open"]
+            # How lines end is learned from the first one.
+            faults += ["stray"] if header else []
         case "tsv":
             faults += ["few", "many", "blank"]
         case "jsonl":
