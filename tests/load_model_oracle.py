@@ -202,10 +202,12 @@ class Verdict:
         must: it has to take these.
         may: it takes none but these; where the two differ, records exclude each other, and one is as good as
             another.
+        shared: keys that several records have.
     """
 
     must: frozenset[int]
     may: frozenset[int]
+    shared: frozenset[tuple[str, ...]]
 
 
 def judge(table: Table, before: list[Row], records: list[Record], full: list[Row], *, fired: bool) -> Verdict:
@@ -225,10 +227,19 @@ def judge(table: Table, before: list[Row], records: list[Record], full: list[Row
         and not taken & set(table.keys_of(row))
         and (parent is None or row[parent.name] is None or int(row[parent.name] or 0) < 10)
     }
-    may = _with_references(table, before, full, may)
+    # A record may be in the way of another one, although at the end it is not taken itself.
     keys = Counter(key for number in may for key in table.keys_of(full[number]))
+    may = _with_references(table, before, full, may)
     must = {number for number in may if all(keys[key] == 1 for key in table.keys_of(full[number]))}
-    return Verdict(frozenset(_with_references(table, before, full, must)), frozenset(may))
+    if "INITIALLY DEFERRED" in table.up:
+        must = _with_references(table, before, full, must)
+    else:  # each file is a statement
+        taken_before: set[int] = set()
+        for file in sorted({record.file for record in records}):
+            here = {number for number in must if records[number].file == file}
+            taken_before = _with_references(table, before, full, here | taken_before)
+        must = taken_before
+    return Verdict(frozenset(must), frozenset(may), frozenset(key for key in keys if keys[key] > 1))
 
 
 def _with_references(table: Table, before: list[Row], full: list[Row], numbers: set[int]) -> set[int]:
@@ -244,16 +255,21 @@ def _with_references(table: Table, before: list[Row], full: list[Row], numbers: 
         numbers = left
 
 
-def refused_rightly(table: Table, full: list[Row], number: int, final: list[Row], before: list[Row]) -> bool:
-    """Return whether a record that may be taken could not be added to the rows that are there."""
-    taken = {key for row in final for key in table.keys_of(row)}
-    up = table.of("up")
-    row = full[number]
-    if taken & set(table.keys_of(row)):
+def refused_rightly(
+    table: Table, verdict: Verdict, records: list[Record], full: list[Row], number: int, final: list[Row]
+) -> bool:
+    """Return whether something could be in the way of a record that may be taken.
+
+    Args:
+        final: the rows that are in the table.
+    """
+    row, up = full[number], table.of("up")
+    if verdict.shared & set(table.keys_of(row)):
         return True
-    return (
-        up is not None and row[up.name] is not None and row[up.name] not in {row[table.id] for row in final}
-    )
+    if up is None or row[up.name] is None:
+        return False
+    later = {full[n][table.id] for n, record in enumerate(records) if record.file > records[number].file}
+    return row[up.name] in later or row[up.name] not in {row[table.id] for row in final}
 
 
 def complete(table: Table, row: Row, *, fired: bool) -> Row:
