@@ -39,6 +39,7 @@ REFUSALS = (
     "cannot be frozen at once",
     "cannot be made UNLOGGED for the load",
     "too many connections for role",
+    "only the owner of the table may disable its triggers",
     "standard input can be read only once, and --rejects would read it again",
     "needs schemas that are not safe for a superuser",
     "permission denied for table",  # which the role may not read
