@@ -214,7 +214,8 @@ def _spoil_some(
     before: list[Row],
 ) -> bool:
     """Make some records bad; return whether there are such."""
-    if rng.random() < 0.3 or not records:
+    # Of COPY's binary format no records are refused one by one, but all.
+    if rng.random() < (0.7 if style.kind == "binary" else 0.3) or not records:
         return False
     possible = possible_faults(table, columns, before, style.kind, header=style.header != "none")
     how_many = rng.choice([1, 1, 2, 3, max(1, len(records) // 10), max(1, len(records) // 3)])
@@ -222,7 +223,7 @@ def _spoil_some(
     for number in rng.sample(range(len(records)), min(how_many, len(records))):
         fault = rng.choice(possible)
         if fault == "open":  # the whole file is refused for it
-            fault, number = ("open", len(records) - 1) if rng.random() < 0.2 else ("few", number)
+            fault, number = ("open", len(records) - 1) if rng.random() < 0.1 else ("few", number)
         if records[number].fault or records[number].wrong:
             continue
         any_text = ("jsonb",) if style.kind == "jsonl" else ()
@@ -263,7 +264,7 @@ def _choose_options(rng: Random, case: Case) -> None:
     if rng.random() < 0.05:
         options += ["--journal", "local journal.json"]
     if case.rejects:
-        case.max_rejects = rng.choice([1000] * 10 + [0, 2])
+        case.max_rejects = rng.choice([1000] * 18 + [0, 2])
         if case.max_rejects != 1000:
             options += ["--max-rejects", str(case.max_rejects)]
 

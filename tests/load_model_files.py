@@ -57,7 +57,7 @@ def make_style(rng: Random, kind: str, encoding: str) -> Style:
     style = Style(kind, encoding, order=rng.getrandbits(16))
     # Compressed standard input is refused.
     style.compression = rng.choices(["", "gz", "zst", "xz"], [70, 15, 9, 6])[0] if kind != "parquet" else ""
-    style.stdin = kind != "parquet" and rng.random() < (0.02 if style.compression else 0.15)
+    style.stdin = kind != "parquet" and rng.random() < (0.02 if style.compression else 0.1)
     style.bad_byte = rng.choice([b"\xff", b"\x00", b"\xc3"]) if encoding == "UTF8" else b"\x00"
     if kind in ("csv", "tsv"):
         style.terminator = rng.choices(["\n", "\r\n", "\r"], [60, 25, 15])[0]
