@@ -30,6 +30,7 @@ pytest_plugins = (
     "tests.fix_heated",
     "tests.fix_hostile",
     "tests.fix_lab",
+    "tests.fix_load_model",
     "tests.fix_page",
     "tests.fix_proc",
     "tests.fix_quick",
