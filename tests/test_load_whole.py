@@ -200,3 +200,16 @@ def test_the_plan_says_what_sees_it(conninfo: str, tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="cannot be made UNLOGGED"):
         plan_load(conninfo, files, "n", LoadOptions(unlogged=True))
+
+
+def test_a_key_is_found_as_its_type_has_it(conninfo: str, tmp_path: Path) -> None:
+    ask(conninfo, "CREATE TABLE sr (id int PRIMARY KEY, up int REFERENCES sr, note text)")
+    one, two = tmp_path / "1.tsv", tmp_path / "2.tsv"
+    one.write_text("1\t 9 \ta\\\nb\n2\t+09\tx\n3\t1\ty\n")
+    two.write_text("9\t\\N\tlater\n10\t9\tgood\n11\t77\tbad\n")
+    rejects = tmp_path / "bad"
+    given = LoadOptions(header=False, columns=["id", "up", "note"], max_rejects=5)
+    outcome = outcome_of(load_files(conninfo, [str(one), str(two)], "sr", given, rejects=rejects))
+    # What refers to 9 in the first file is refused; in the second 9 is there.
+    assert (outcome.rows, outcome.rejected) == (2, 4)
+    assert ask(conninfo, "SELECT id FROM sr ORDER BY id") == [(9,), (10,)]

@@ -18,7 +18,7 @@ import msgspec
 from pgsweep.errors import UsageError
 from pgsweep.load.copying import chunks_of
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.fields import rows_of
+from pgsweep.load.fields import values_of
 from pgsweep.load.objects import journal_indexes, journal_keys, which_indexes, which_keys
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.plan import prepare
@@ -293,7 +293,7 @@ def _sample_of(document: LoadDocument, catalog: Catalog) -> _Sample:
         if len(rows) < _BATCH_ROWS:
             found = records_of(entry, document.options, chunk)
             wanted = min(_BATCH_ROWS - len(rows), len(found))
-            rows += rows_of(bytes(found.between(0, wanted)), document.target)
+            rows += [values_of(found[number], document.target) for number in range(wanted)]
         parts += chunk.parts
         records += chunk.records or 0
         size += chunk.source_bytes

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Final
 
 from pgsweep.load.options import Format, LoadOptions
@@ -15,6 +16,8 @@ from pgsweep.load.split import Chunk, codec_of, pairs_of, records_of, without_en
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import Reject
 from pgsweep.units import format_many
+
+_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 class FieldCutter:
@@ -118,14 +121,33 @@ def with_names(record: bytes, names: Sequence[str]) -> bytes:
     return json.dumps(texts, ensure_ascii=False).encode()
 
 
-def rows_of(records: bytes, target: CopyTarget) -> list[list[str | None]]:
-    """Return the fields of records; an empty field is taken for NULL."""
-    text = records.decode(codec_of(target.encoding), "replace")
+def values_of(record: bytes, target: CopyTarget) -> list[str | None]:
+    """Return what the fields of a record stand for; in CSV a quoted text for NULL is taken for NULL too."""
+    codec = codec_of(target.encoding)
     if target.format == "text":
-        delimiter, null = target.delimiter or "\t", target.null or "\\N"
-        lines = [line.split(delimiter) for line in text.splitlines()]
-    else:
-        null, quote = target.null or "", target.quote or '"'
-        read = csv.reader(io.StringIO(text, newline=""), delimiter=target.delimiter or ",", quotechar=quote)
-        lines = list(read)
-    return [[None if field == null else field for field in line] for line in lines if line]
+        cutter, null = _cutter(target.delimiter), (target.null or "\\N").encode()
+        fields = cutter.fields(record)
+        return [None if field == null else unescaped(field.decode(codec, "replace")) for field in fields]
+    read = csv.reader(
+        io.StringIO(record.decode(codec, "replace"), newline=""),
+        delimiter=target.delimiter or ",",
+        quotechar=target.quote or '"',
+    )
+    return [None if field == (target.null or "") else field for field in next(read, [])]
+
+
+@cache
+def _cutter(delimiter: str | None) -> FieldCutter:
+    return FieldCutter("tsv", LoadOptions(delimiter=delimiter))
+
+
+def unescaped(field: str) -> str:
+    """Return what a field of COPY's text format stands for (CopyReadAttributesText)."""
+
+    def meant(found: re.Match[str]) -> str:
+        digits, octal, sign = found.groups()
+        if digits or octal:
+            return chr(int(digits, 16) if digits else int(octal, 8) & 0xFF)
+        return _ESCAPES.get(str(sign), str(sign))
+
+    return re.sub(r"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|(.))", meant, field, flags=re.DOTALL)

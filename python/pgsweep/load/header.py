@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pgsweep.errors import UsageError
+from pgsweep.load.fields import unescaped
 from pgsweep.load.names import check_columns, columns_for, named, quoted
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.source import Input, InputError
@@ -18,7 +18,6 @@ from pgsweep.plain import shell_word
 from pgsweep.units import format_many
 
 _FIELD_MOST = 1 << 30
-_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 class Unclear(UsageError):
@@ -46,7 +45,7 @@ def first_record(entry: Input, head: Head, options: LoadOptions) -> list[str]:
     """Return the fields of the first record of a text file."""
     text = _decoded(head.record.rstrip(b"\r\n"), options)
     if entry.format == "tsv":
-        return [_unescaped(field) for field in text.split(options.delimiter or "\t")]
+        return [unescaped(field) for field in text.split(options.delimiter or "\t")]
     return next(_reader(text, options), [])
 
 
@@ -224,15 +223,3 @@ def _decoded(record: bytes, options: LoadOptions) -> str:
             cause="it has another encoding",
             hint="name it: --encoding LATIN1",
         ) from error
-
-
-def _unescaped(field: str) -> str:
-    """Return what a field of COPY's text format stands for (CopyReadAttributesText)."""
-
-    def meant(found: re.Match[str]) -> str:
-        digits, octal, sign = found.groups()
-        if digits or octal:
-            return chr(int(digits, 16) if digits else int(octal, 8) & 0xFF)
-        return _ESCAPES.get(str(sign), str(sign))
-
-    return re.sub(r"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|(.))", meant, field, flags=re.DOTALL)

@@ -67,7 +67,11 @@ from pgsweep.units import format_many
 
 
 class PieceRun:
-    """One run of a load in pieces."""
+    """One run of a load in pieces.
+
+    Args:
+        before: what the catalog said of the table, where an earlier run has begun the load.
+    """
 
     def __init__(
         self,
@@ -78,6 +82,8 @@ class PieceRun:
         columns: Sequence[Column],
         listener: LoadListener,
         stop: threading.Event,
+        *,
+        before: list[tuple[str, str]] | None = None,
     ) -> None:
         self._conninfo = conninfo
         self._control = control
@@ -89,9 +95,8 @@ class PieceRun:
         self._steps: list[LoadStep] = []
         self._wal = wal_position(control)
         self._notes: list[str] = []
-        self.resumed = False
-        self._ended = False
-        self.before: list[tuple[str, str]] = []
+        self.resumed = self._stays = before is not None
+        self.before = before or []
 
     def begin(self, catalog: Catalog, objects: list[JournalObject], place: Path | None) -> None:
         """Write the journal, here and there; then drop what is dropped."""
@@ -116,13 +121,13 @@ class PieceRun:
             for _ in range(self._document.jobs):
                 sessions.enter_context(open_session(self._conninfo))
         begin_load(self._control, self._load_id, oid, self._document.text(), catalog.facts, objects)
+        self._stays = True
         try:
             self.drop(objects)
         except (PgsweepError, DriverError):
             # That transaction was undone, so there is nothing to restore.
-            with suppress(DriverError):
-                end_load(self._control, self._load_id)
-                remove_local(self._document.journal)
+            with suppress(DriverError, PgsweepError):
+                self._remove_journal()
             raise
 
     def drop(self, objects: list[JournalObject]) -> None:
@@ -173,16 +178,16 @@ class PieceRun:
         return phase
 
     @contextmanager
-    def _said(self, *, rolling_back: bool = False) -> Iterator[None]:
+    def said(self, *, rolling_back: bool = False) -> Iterator[None]:
         """Have each error say what is dropped still, and how the load is ended."""
         try:
             yield
         except (PgsweepError, DriverError) as error:
             ours = error if isinstance(error, PgsweepError) else failure_of(error)
             ways = self._document.table.ways
-            if not self._ended and not ways.are_in(ours.hint):
+            if self._stays and not ways.are_in(ours.hint):
                 again = f"undo the load: {ways.rollback}" if rolling_back else ways.either
-                with suppress(DriverError):
+                with suppress(DriverError, PgsweepError):
                     if missing := self._missing():
                         what = f"{format_many(len(missing), 'object')} that the load dropped"
                         again = f"{what} {'is' if len(missing) == 1 else 'are'} not made again; {again}"
@@ -191,7 +196,7 @@ class PieceRun:
 
     def copy_and_finish(self, begin: float) -> LoadOutcome:
         """Copy all pieces, then make again what was dropped."""
-        with self._said():
+        with self.said():
             return self._copy_and_finish(begin)
 
     def _copy_and_finish(self, begin: float) -> LoadOutcome:
@@ -249,7 +254,7 @@ class PieceRun:
             keep_as_is: end the load also where an object cannot be made.
             partly: not all pieces are copied.
         """
-        with self._said():
+        with self.said():
             problems, whole = self._rebuild()
         if not whole:
             return self._outcome("interrupted", begin, unchanged=None)
@@ -286,7 +291,7 @@ class PieceRun:
             note=self._listener.note,
         )
         self._step("removing rows", started)
-        with self._said(rolling_back=True):
+        with self.said(rolling_back=True):
             problems, whole = self._rebuild(rolling_back=True)
         if not whole:
             return self._outcome("interrupted", begin, unchanged=None)
@@ -307,8 +312,7 @@ class PieceRun:
         outcome = self._outcome("forgotten", begin, unchanged=None, problems=lines)
         if really:
             self._write_rejects()
-            end_load(self._control, self._load_id)
-            remove_local(self._document.journal)
+            self._remove_journal()
         return outcome
 
     def _write_rejects(self) -> None:
@@ -351,10 +355,13 @@ class PieceRun:
         outcome = self._outcome(ended, begin, unchanged=unchanged, problems=words + changes)
         if ended != "rolled back":
             self._write_rejects()
-        end_load(self._control, self._load_id)
-        self._ended = True
-        remove_local(self._document.journal)
+        self._remove_journal()
         return outcome
+
+    def _remove_journal(self) -> None:
+        end_load(self._control, self._load_id)
+        self._stays = False
+        remove_local(self._document.journal)
 
     def _outcome(
         self,

@@ -39,10 +39,10 @@ from pgsweep.load.options import LoadOptions, check_options
 from pgsweep.load.rows import json_columns, parquet_columns
 from pgsweep.load.source import Input
 from pgsweep.load.split import read_first
+from pgsweep.load.table import check_table
 from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, unlogged_choice
 from pgsweep.pg.backends import fewer_note, spared_connections
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts, hindering
 from pgsweep.pg.load_code import Code
 from pgsweep.pg.load_copy import CopyTarget
@@ -80,45 +80,6 @@ class Prepared:
     headers: list[bool]
     measure: bool
     path: str
-
-
-def check_table(catalog: Catalog, connection: Connection) -> None:
-    """Refuse a table that cannot be loaded.
-
-    Raises:
-        MissingAbility: no right, or a standby.
-        UsageError: it is not a table that can be loaded.
-    """
-    table = catalog.table
-    if table.in_recovery:
-        raise MissingAbility(
-            "the server is a standby", cause="it takes no writes", hint="connect to the primary: -h HOST"
-        )
-    if table.kind not in ("r", "p"):
-        raise UsageError(f"{table.quoted} is not a table", hint="name a table, or a partitioned one")
-    if table.persistence == "t":
-        raise UsageError(
-            f"{table.quoted} is a temporary table", cause="other sessions cannot see it", hint="name another"
-        )
-    if table.foreign_partitions:
-        raise UsageError(
-            f"{table.quoted} has foreign partitions",
-            cause="what was sent to another server cannot be undone here",
-            hint="load its own partitions one by one",
-        )
-    if not table.may_insert:
-        raise MissingAbility(
-            f"this role may not insert into {table.quoted}",
-            hint=grant_to_session(connection, f"INSERT ON {table.quoted}"),
-        )
-    if table.row_security:
-        raise MissingAbility(
-            f"row-level security of {table.quoted} holds for this role",
-            cause="COPY FROM is not possible then, and rows that are not seen cannot be removed again",
-            hint="load as the owner (without FORCE ROW LEVEL SECURITY), or as a role with BYPASSRLS",
-        )
-    if not any(not column.generated for column in catalog.columns):
-        raise UsageError(f"{table.quoted} has no columns to load")
 
 
 def prepare(

@@ -8,7 +8,7 @@ import msgspec
 
 from pgsweep.errors import PgsweepError
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.fields import rows_of, with_names
+from pgsweep.load.fields import values_of, with_names
 from pgsweep.load.source import Input
 from pgsweep.load.split import Chunk, line_ends, line_of, records_of
 from pgsweep.pg.connect import Connection
@@ -76,7 +76,7 @@ def copy_chunk(
                 document.table,
                 target,
                 records,
-                lambda record: rows_of(record, target)[0],
+                lambda record: values_of(record, target),
                 path=path,
                 note=noted,
             )

@@ -18,13 +18,13 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.load.copying import LoadListener, NullLoadListener
 from pgsweep.load.document import LoadDocument, journal_place, parse_document
 from pgsweep.load.leftover import local_journals, remove_leftovers
@@ -184,11 +184,14 @@ def carry_out(
             run = PieceRun(
                 conninfo, control, LoadId(schema, load_id), document, catalog.columns, listener, stop
             )
-            run.begin(catalog, prepared.objects, place)
-        except BaseException:
+            with run.said():
+                run.begin(catalog, prepared.objects, place)
+        except BaseException as error:
             # Nothing of the load is in the journal, unless the connection was lost.
-            with suppress(DriverError, PgsweepError):
+            try:
                 drop_empty_journal(control)
+            except (DriverError, PgsweepError):
+                raise _said(error, Ways(agreed.table)) from error
             raise
         outcome = run.copy_and_finish(begin)
         return _result(control, prepared, outcome)
@@ -224,24 +227,25 @@ def resume(
     """
     begin = time.monotonic()
     listener = listener or NullLoadListener()
-    with open_session(conninfo) as control, _explained():
+    with open_session(conninfo) as control, _explained(Ways(table)):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table)
         document = _with_path(control, document, search_path, copying=True)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
-        phase = run.real_phase(found.phase)
-        if phase == "rolling back":
-            raise UsageError(
-                "this load is being rolled back, and its rows are gone",
-                hint=f"finish that: {document.table.ways.rollback}",
-            )
-        if phase in ("planned", "copying"):
-            for entry in document.inputs:
-                check_unchanged(entry, begun=document.table.ways)
-        if phase == "planned":
-            run.drop([entry for _, entry, _ in read_objects(control, found.load_id)])
-        outcome = run.copy_and_finish(begin) if phase != "rebuilding" else run.finish(begin)
-        return _result(control, _already_prepared(document), outcome)
+        with run.said():
+            phase = run.real_phase(found.phase)
+            if phase == "rolling back":
+                raise UsageError(
+                    "this load is being rolled back, and its rows are gone",
+                    hint=f"finish that: {document.table.ways.rollback}",
+                )
+            if phase in ("planned", "copying"):
+                for entry in document.inputs:
+                    check_unchanged(entry, begun=document.table.ways)
+            if phase == "planned":
+                run.drop([entry for _, entry, _ in read_objects(control, found.load_id)])
+            outcome = run.copy_and_finish(begin) if phase != "rebuilding" else run.finish(begin)
+            return _result(control, _already_prepared(document), outcome)
 
 
 def keep_as_is(
@@ -263,22 +267,23 @@ def keep_as_is(
     """
     begin = time.monotonic()
     listener = listener or NullLoadListener()
-    with open_session(conninfo) as control, _explained():
+    with open_session(conninfo) as control, _explained(Ways(table)):
         found, document, columns = _found(control, table)
         document = _with_path(control, document, None, copying=False)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
-        phase = run.real_phase(found.phase)
-        if phase in ("planned", "copying") and not partly:
-            raise UsageError(
-                f"not all rows of this load were copied into `{table}`",
-                hint=f"{document.table.ways.either}; or end it without the rows that were not copied: "
-                f"{document.table.ways.keep_as_is}",
-            )
-        if phase == "rolling back":
-            outcome = run.roll_back(begin, keep_as_is=True)
-        else:
-            outcome = run.finish(begin, keep_as_is=True, partly=phase != "rebuilding")
-        return _result(control, _already_prepared(document), outcome)
+        with run.said():
+            phase = run.real_phase(found.phase)
+            if phase in ("planned", "copying") and not partly:
+                raise UsageError(
+                    f"not all rows of this load were copied into `{table}`",
+                    hint=f"{document.table.ways.either}; or end it without the rows that were not copied: "
+                    f"{document.table.ways.keep_as_is}",
+                )
+            if phase == "rolling back":
+                outcome = run.roll_back(begin, keep_as_is=True)
+            else:
+                outcome = run.finish(begin, keep_as_is=True, partly=phase != "rebuilding")
+            return _result(control, _already_prepared(document), outcome)
 
 
 def roll_back(
@@ -292,15 +297,16 @@ def roll_back(
     """
     begin = time.monotonic()
     listener = listener or NullLoadListener()
-    with open_session(conninfo) as control, _explained():
+    with open_session(conninfo) as control, _explained(Ways(table)):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table, gone_is_fine=True)
         document = _with_path(control, document, None, copying=False)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
-        if read_catalog(control, document.table.oid) is not None:
-            run.real_phase(found.phase)
-        outcome = run.roll_back(begin)
-        return _result(control, _already_prepared(document), outcome)
+        with run.said(rolling_back=True):
+            if read_catalog(control, document.table.oid) is not None:
+                run.real_phase(found.phase)
+            outcome = run.roll_back(begin)
+            return _result(control, _already_prepared(document), outcome)
 
 
 def forget(conninfo: str, table: str, *, really: bool, listener: LoadListener | None = None) -> LoadResult:
@@ -313,7 +319,7 @@ def forget(conninfo: str, table: str, *, really: bool, listener: LoadListener | 
         UsageError: there is no such load.
     """
     begin = time.monotonic()
-    with open_session(conninfo) as control, _explained():
+    with open_session(conninfo) as control, _explained(Ways(table)):
         found, document, columns = _found(control, table, gone_is_fine=True)
         run = _resumed(conninfo, control, found, document, columns, listener or NullLoadListener(), None)
         return _result(control, _already_prepared(document), run.forget(begin, really=really))
@@ -337,9 +343,16 @@ def _resumed(
     stop: threading.Event | None,
 ) -> PieceRun:
     """Return the run that continues a load that the journal has."""
-    run = PieceRun(conninfo, control, found.load_id, document, columns, listener, stop or threading.Event())
-    run.resumed, run.before = True, found.before
-    return run
+    return PieceRun(
+        conninfo,
+        control,
+        found.load_id,
+        document,
+        columns,
+        listener,
+        stop or threading.Event(),
+        before=found.before,
+    )
 
 
 def _already_prepared(document: LoadDocument) -> Prepared:
@@ -533,9 +546,23 @@ def _result(connection: Connection, prepared: Prepared, outcome: LoadOutcome | N
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turn what a statement raises inside into errors with cause and hint."""
+def _explained(begun: Ways | None = None) -> Iterator[None]:
+    """Turn what a statement raises inside into errors with cause and hint.
+
+    Args:
+        begun: of a load that has begun, and stays where the connection is lost.
+    """
     try:
         yield
     except DriverError as error:
-        raise failure_of(error) from error
+        raise _said(error, begun) from error
+    except ConnectionFailed as error:
+        raise _said(error, begun) from error.__cause__
+
+
+def _said(error: BaseException, begun: Ways | None) -> BaseException:
+    """Return an error with the commands that end a load that stays."""
+    ours = failure_of(error) if isinstance(error, DriverError) else error
+    if begun is not None and isinstance(ours, PgsweepError) and not begun.are_in(ours.hint):
+        ours.hint = f"{f'{ours.hint}; ' if ours.hint else ''}{begun.either}"
+    return ours

@@ -200,7 +200,7 @@ class _Work:
                 self.state.rows += rows
                 self._sent(chunk, len(self.rejects))
             return
-        whole = WholeFiles(self._connection, self.document, self._chunks, self._sent)
+        whole = WholeFiles(self._connection, self.document, self.columns, self._chunks, self._sent)
         self.state.rows = whole.copy(self._begin_again)
         self.rejects = whole.rejects
 

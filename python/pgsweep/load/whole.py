@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import msgspec
 
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.fields import rows_of
+from pgsweep.load.fields import values_of
 from pgsweep.load.refusing import (
     Refused,
     check_count,
@@ -28,9 +29,10 @@ from pgsweep.load.refusing import (
 from pgsweep.load.source import Input, InputError
 from pgsweep.load.split import Chunk, records_of
 from pgsweep.pg.connect import Connection
+from pgsweep.pg.load_catalog import Column
 from pgsweep.pg.load_copy import BadRow, copy_with_path, savepoint, settle
 from pgsweep.pg.load_journal import Reject
-from pgsweep.pg.load_search import Records, Refusals, Search, Stage, stage_of
+from pgsweep.pg.load_search import Records, Refusals, Search, Stage, equal_keys, stage_of
 
 _KEPT_BYTES: Final = 16 << 20
 """How much of what was sent is kept: the server complains of a record that was sent shortly before."""
@@ -57,6 +59,7 @@ class WholeFiles:
     """Copies files in the transaction that is open.
 
     Args:
+        columns: of the table.
         pieces: reads the files.
         sent: is called with each piece that was sent, and how many records are refused so far.
     """
@@ -65,12 +68,15 @@ class WholeFiles:
         self,
         connection: Connection,
         document: LoadDocument,
+        columns: Sequence[Column],
         pieces: Pieces,
         sent: Callable[[Chunk, int], None],
     ) -> None:
         self._connection = connection
         self._document = document
+        self._types = {column.name: column.type for column in columns}
         self._pieces = pieces
+        self._copied: Input | None = None
         self._was_sent = sent
         self._most = document.options.max_rejects
         self._refusals: dict[tuple[int, int], Refusals] = {}
@@ -104,6 +110,7 @@ class WholeFiles:
         self.rejects = []
         for entry in self._document.inputs:
             self._sent.clear()
+            self._copied = entry
             counts: list[int | None] = []
             taken = copy_with_path(
                 self._connection, self._document.target, self._parts(entry, counts), self._document.path
@@ -113,6 +120,7 @@ class WholeFiles:
                 check_count(self._document, sum(known), taken)
             rows += taken
         self._sent.clear()
+        self._copied = None
         settle(self._connection, self._document.target, self._document.path)
         return rows
 
@@ -253,20 +261,22 @@ class WholeFiles:
     def _with_key(self, bad: BadRow) -> Iterator[tuple[Chunk, list[int]]]:
         """Yield the pieces with records that have the key of an error, and the numbers of these."""
         target, names = self._document.target, self._document.plan.columns
+        inputs = self._document.inputs if self._copied is None else [self._copied]
         if bad.key is None or not set(bad.key[0]) <= set(names) or target.format == "binary":
             return
-        if any(entry.identity is None for entry in self._document.inputs):
+        if any(entry.identity is None for entry in inputs):
             return
         places = [names.index(name) for name in bad.key[0]]
-        for chunk in self._all_pieces():
+        types = [self._types[name] for name in bad.key[0]]
+        for chunk in chain.from_iterable(self._pieces(self._document, entry) for entry in inputs):
             records = self._records(chunk)
             refusals = self._refusals.get((chunk.file, chunk.piece), {})
-            numbers = []
+            keys: dict[int, list[str]] = {}
             for number in range(len(records)):
-                if number in refusals:
-                    continue
-                [fields] = rows_of(records[number], target) or [[]]
-                if len(fields) == len(names) and [fields[at] for at in places] == bad.key[1]:
-                    numbers.append(number)
+                values = values_of(records[number], target) if number not in refusals else []
+                key = [values[place] for place in places] if len(values) == len(names) else [None]
+                if None not in key:
+                    keys[number] = [value for value in key if value is not None]
+            numbers = equal_keys(self._connection, types, keys, bad.key[1])
             if numbers:
                 yield chunk, numbers

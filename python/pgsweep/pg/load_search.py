@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from bisect import bisect, insort
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Final, Literal
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import TableFacts
@@ -246,6 +247,37 @@ def _unreadable(
     for number, reason in connection.execute(query, parameters):
         found.setdefault(number, reason)
     return found
+
+
+def equal_keys(
+    connection: Connection, types: Sequence[str], keys: Mapping[int, Sequence[str]], wanted: Sequence[str]
+) -> list[int]:
+    """Return the numbers of those keys that are equal to one, as their types have it: ` 9` is 9.
+
+    Args:
+        types: of the columns of the key, as SQL names them.
+        keys: their texts by the number of the record.
+        wanted: the texts of the key that is looked for.
+    """
+    columns = [sql.Identifier(f"c{at}") for at in range(len(types))]
+    query = sql.SQL("SELECT k.number FROM ROWS FROM ({}) AS k (number, {}) WHERE {}").format(
+        sql.SQL(", ").join(
+            sql.SQL("pg_catalog.unnest(%s::pg_catalog.{}[])").format(sql.SQL(kind))
+            for kind in ("int8", *("text" for _ in types))
+        ),
+        sql.SQL(", ").join(columns),
+        sql.SQL(" AND ").join(
+            sql.SQL("k.{}::{kind} = %s::{kind}").format(column, kind=sql.SQL(kind))
+            for column, kind in zip(columns, types, strict=True)
+        ),
+    )
+    texts = [[key[at] for key in keys.values()] for at in range(len(types))]
+    with suppress(psycopg.DataError, psycopg.ProgrammingError):
+        if connection.info.transaction_status != pq.TransactionStatus.INERROR:
+            with connection.transaction():
+                return [number for (number,) in connection.execute(query, [list(keys), *texts, *wanted])]
+    # A record that COPY has not read yet, or a type whose operator is in no schema of the path.
+    return [number for number, key in keys.items() if list(key) == list(wanted)]
 
 
 class Search:

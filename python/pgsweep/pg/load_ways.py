@@ -30,6 +30,8 @@ class Ways:
         """Where it cannot be undone."""
         return f"finish the load: {self.resume}; or end it with the rows that are there: {self.keep_as_is}"
 
-    def are_in(self, hint: str | None) -> bool:
+    @staticmethod
+    def are_in(hint: str | None) -> bool:
         """Return whether a hint names one of them."""
-        return any(way in (hint or "") for way in (self.resume, self.rollback, self.keep_as_is))
+        options = ("--resume", "--rollback", "--keep-as-is")
+        return any(f"pgsweep load {option}" in (hint or "") for option in options)
