@@ -213,3 +213,34 @@ def test_a_key_is_found_as_its_type_has_it(conninfo: str, tmp_path: Path) -> Non
     # What refers to 9 in the first file is refused; in the second 9 is there.
     assert (outcome.rows, outcome.rejected) == (2, 4)
     assert ask(conninfo, "SELECT id FROM sr ORDER BY id") == [(9,), (10,)]
+
+
+def test_a_trigger_at_the_end_of_the_transaction(conninfo: str, tmp_path: Path) -> None:
+    ask(
+        conninfo,
+        "CREATE TABLE late (id int PRIMARY KEY);"
+        "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION late()",
+    )
+    path = tmp_path / "x.csv"
+    path.write_text("id\n1\n2\nx\n")
+    given = LoadOptions(indexes="drop", max_rejects=1)
+    outcome = outcome_of(load_files(conninfo, [str(path)], "late", given, rejects=tmp_path / "bad"))
+    assert (outcome.rows, outcome.rejected) == (2, 1)
+
+
+@pytest.mark.parametrize("rejects", [None, 5])
+def test_what_a_trigger_leaves_out_is_said(conninfo: str, tmp_path: Path, rejects: int | None) -> None:
+    ask(
+        conninfo,
+        "CREATE TABLE sieve (id int); CREATE FUNCTION sieve() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN RETURN CASE WHEN NEW.id > 1 THEN NEW END; END';"
+        "CREATE TRIGGER sieve BEFORE INSERT ON sieve FOR EACH ROW EXECUTE FUNCTION sieve()",
+    )
+    path = tmp_path / "x.csv"
+    path.write_text("id\n1\n2\n3\n" + ("x\n" if rejects else ""))
+    given, place = LoadOptions(max_rejects=rejects), tmp_path / "bad" if rejects else None
+    outcome = outcome_of(load_files(conninfo, [str(path)], "sieve", given, rejects=place))
+    assert (outcome.rows, outcome.rejected) == (2, 1 if rejects else 0)
+    assert "1 record not in the table: a trigger left them out" in outcome.notes

@@ -91,8 +91,8 @@ def copy_chunk(
     return rows, rejects
 
 
-def check_count(document: LoadDocument, records: int, rows: int) -> None:
-    """Refuse another number of rows than of records; fewer only where a trigger may leave some out.
+def check_count(document: LoadDocument, records: int, rows: int) -> int:
+    """Return how many records a trigger left out; refuse another number of rows than of records elsewhere.
 
     Raises:
         WrongCount: it is another.
@@ -100,6 +100,7 @@ def check_count(document: LoadDocument, records: int, rows: int) -> None:
     fewer_is_fine = document.table.insert_triggers and not document.options.disable_triggers
     if rows != records and not (fewer_is_fine and rows < records):
         raise wrong_count(records, rows)
+    return records - rows
 
 
 def target_of(target: CopyTarget, chunk: Chunk) -> CopyTarget:
@@ -147,7 +148,9 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
     elif bad.line is not None:
         place = f", row {bad.line}"
     place += f", column {bad.column}" if bad.column else ""
-    hint = "correct it, or have such records written to a file: --rejects FILE"
+    hint = "correct it"
+    if entry.format != "binary":
+        hint += ", or have such records written to a file: --rejects FILE"
     if document.options.partition_of is not None and BOUND_CHECK in bad.reason:
         # The constraint is ours, and is gone; the detail that follows its name shows the row.
         _, bracket, row = bad.reason.partition(BOUND_CHECK)[2].partition(" (")

@@ -43,6 +43,7 @@ from pgsweep.pg.load_work import (
 )
 from pgsweep.pg.retry import awaited
 from pgsweep.records.load import LoadOutcome, LoadStep
+from pgsweep.units import format_many
 
 _PATIENCE_SECONDS: Final = 30.0
 
@@ -137,6 +138,8 @@ def load_in_one(
         steps.append(LoadStep(what="vacuuming", seconds=round(time.monotonic() - started, 3)))
     if ended == "loaded":
         write_rejects(document, work.rejects)
+        if work.left_out:
+            notes.append(f"{format_many(work.left_out, 'record')} not in the table: a trigger left them out")
     if partition is not None:
         changes = partition.changes(control)
     else:
@@ -183,6 +186,7 @@ class _Work:
         self._listener = listener
         self._stop = stop
         self.rejects: list[Reject] = []
+        self.left_out = 0
         self._begin_again()
 
     def run(self) -> None:
@@ -198,11 +202,14 @@ class _Work:
                 )
                 self.rejects += rejects
                 self.state.rows += rows
+                if chunk.records is not None:
+                    sent = chunk.records + len(chunk.refused)
+                    self.left_out += sent - len(rejects) - rows
                 self._sent(chunk, len(self.rejects))
             return
         whole = WholeFiles(self._connection, self.document, self.columns, self._chunks, self._sent)
         self.state.rows = whole.copy(self._begin_again)
-        self.rejects = whole.rejects
+        self.rejects, self.left_out = whole.rejects, whole.left_out
 
     def _begin_again(self) -> None:
         sizes = [entry.size_bytes for entry in self.document.inputs if entry.compression is None]

@@ -84,6 +84,7 @@ class WholeFiles:
         self._sent: deque[_Sent] = deque()
         self._sign = b"\n"
         self.rejects: list[Reject] = []
+        self.left_out = 0
 
     def copy(self, again: Callable[[], None]) -> int:
         """Copy all files, and return the rows.
@@ -106,7 +107,7 @@ class WholeFiles:
             again()
 
     def _copy(self) -> int:
-        rows = 0
+        rows = self.left_out = 0
         self.rejects = []
         for entry in self._document.inputs:
             self._sent.clear()
@@ -117,7 +118,7 @@ class WholeFiles:
             )
             known = [count for count in counts if count is not None]
             if len(known) == len(counts):
-                check_count(self._document, sum(known), taken)
+                self.left_out += check_count(self._document, sum(known), taken)
             rows += taken
         self._sent.clear()
         self._copied = None

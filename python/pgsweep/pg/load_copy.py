@@ -215,7 +215,7 @@ def wrong_count(records: int, rows: int) -> WrongCount:
     """Return the error of a piece whose rows are not as many as its records."""
     return WrongCount(
         f"the server took {format_many(rows, 'row')} of {format_many(records, 'record')}",
-        cause="a line that is only `\\.` ends COPY on servers before 18, or the quoting is not the one given",
+        cause="a line that is only `\\.` ends COPY (of CSV on servers before 18), or the quoting is another",
         hint="see how the file is quoted: --quote, --escape, --delimiter, --format",
     )
 

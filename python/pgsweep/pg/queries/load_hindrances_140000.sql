@@ -5,7 +5,7 @@ WITH tables AS (
     UNION SELECT p.relid::oid FROM pg_catalog.pg_partition_tree(%(oid)s::oid) AS p
 ), triggers AS (
     SELECT g.*, (g.tgtype & 40) <> 0 AS removing,
-           (g.tgtype & 4) <> 0 AND ((g.tgtype & 1) = 0 OR g.tgnewtable IS NOT NULL) AS whole
+           (g.tgtype & 4) <> 0 AND ((g.tgtype & 1) = 0 OR g.tgnewtable IS NOT NULL OR g.tginitdeferred) AS whole
     FROM pg_catalog.pg_trigger AS g
     WHERE g.tgrelid IN (SELECT t.oid FROM tables AS t) AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')
 ), keys AS (
@@ -34,7 +34,8 @@ FROM (
     SELECT 4, pg_catalog.format('foreign key %%I refers to the table itself', k.conname), true, k.acts, true
     FROM keys AS k WHERE k.own
     UNION ALL
-    SELECT 5, pg_catalog.format('trigger %%I fires for each statement', g.tgname), false, false, true
+    SELECT 5, pg_catalog.format(CASE WHEN g.tginitdeferred THEN 'trigger %%I fires at the end of the transaction'
+                                     ELSE 'trigger %%I fires for each statement' END, g.tgname), false, false, true
     FROM triggers AS g WHERE g.whole
     UNION ALL
     SELECT 6, pg_catalog.format('constraint %%I is checked at the end of the transaction', n.conname), false, false, true
