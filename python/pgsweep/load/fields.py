@@ -106,6 +106,8 @@ def without_fields(
         )
 
 
+_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
 _OURS: Final = FieldCutter("csv", LoadOptions())
 
 
@@ -120,12 +122,24 @@ def with_names(record: bytes, names: Sequence[str]) -> bytes:
 
 def rows_of(records: bytes, target: CopyTarget) -> list[list[str | None]]:
     """Return the fields of records; an empty field is taken for NULL."""
-    text = records.decode(codec_of(target.encoding), "replace")
+    codec = codec_of(target.encoding)
     if target.format == "text":
-        delimiter, null = target.delimiter or "\t", target.null or "\\N"
-        lines = [line.split(delimiter) for line in text.splitlines()]
-    else:
-        null, quote = target.null or "", target.quote or '"'
-        read = csv.reader(io.StringIO(text, newline=""), delimiter=target.delimiter or ",", quotechar=quote)
-        lines = list(read)
-    return [[None if field == null else field for field in line] for line in lines if line]
+        cut = FieldCutter("tsv", LoadOptions(delimiter=target.delimiter, encoding=target.encoding)).fields
+        texts = [field.decode(codec, "replace") for field in cut(records)]
+        return [[None if field == (target.null or "\\N") else unescaped(field) for field in texts]]
+    text = records.decode(codec, "replace")
+    null, quote = target.null or "", target.quote or '"'
+    read = csv.reader(io.StringIO(text, newline=""), delimiter=target.delimiter or ",", quotechar=quote)
+    return [[None if field == null else field for field in line] for line in read if line]
+
+
+def unescaped(field: str) -> str:
+    """Return what a field of COPY's text format stands for (CopyReadAttributesText)."""
+
+    def meant(found: re.Match[str]) -> str:
+        digits, octal, sign = found.groups()
+        if digits or octal:
+            return chr(int(digits, 16) if digits else int(octal, 8) & 0xFF)
+        return _ESCAPES.get(str(sign), str(sign))
+
+    return re.sub(r"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|(.))", meant, field, flags=re.DOTALL)

@@ -17,9 +17,9 @@ import msgspec
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import rows_of
 from pgsweep.load.refusing import (
-    Refused,
     check_count,
     refused,
+    refused_somewhere,
     rejects_of,
     target_of,
     too_many,
@@ -200,11 +200,7 @@ class WholeFiles:
             found = True
         if found:
             return
-        raise Refused(
-            bad.reason,
-            cause="the server refuses a record, and does not say which; nothing of the load is in the table",
-            hint="correct the records with these values",
-        ) from bad
+        raise refused_somewhere(bad) from bad
 
     def _count(self) -> int:
         return sum(map(len, self._refusals.values()))
