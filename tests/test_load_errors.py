@@ -10,7 +10,9 @@ import pytest
 from pgsweep.errors import PgsweepError
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load
+from pgsweep.pg import load_journal
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.load_copy import open_session
 from pgsweep.ui.load import load_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_load import ask, count_of, said, trouble_database
@@ -72,3 +74,40 @@ def test_one_is_not_many_and_names_are_quoted(conninfo: str, tmp_path: Path) -> 
     path.write_text('Id x,Wert €,"a,b"\nx,x,x\ny,y,y\n')
     with pytest.raises(PgsweepError, match="more than 1 record is refused, the last"):
         load_files(conninfo, [str(path)], "u", LoadOptions(max_rejects=1), rejects=tmp_path / "bad 2")
+
+
+def test_a_line_that_ends_copy_does_so_in_text_on_every_server(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text("1\t1\tx\n\\.\n2\t2\ty\n")
+    with pytest.raises(PgsweepError, match="the server took 1 row of 3 records") as failed:
+        load_files(conninfo, [str(path)], "t", LoadOptions())
+    assert "before 18" not in said(failed.value)
+
+
+def test_half_of_a_character_is_not_a_file_cut_short(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    for text, reason in (
+        ('{"id": 1, "name": "\\ud83d"}\n', "half of a character"),
+        ('{"id": 1\n', "truncated"),
+    ):
+        path.write_text(text)
+        with pytest.raises(PgsweepError, match=f"line 1: .*{reason}"):
+            load_files(conninfo, [str(path)], "t", LoadOptions())
+
+
+def test_a_load_at_work_was_not_cut_short(
+    conninfo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_journal, "_CLAIM_PATIENCE_SECONDS", 0.2)
+    path = tmp_path / "rows.csv"
+    path.write_text("id,a,name\n1,1,x\nx,1,x\n")
+    given = LoadOptions(indexes="drop", keep_on_failure=True)
+    with pytest.raises(PgsweepError):
+        load_files(conninfo, [str(path)], "t", given)
+    with pytest.raises(PgsweepError, match="has begun and not ended"):
+        load_files(conninfo, [str(path)], "t", given)
+    [(oid,)] = ask(conninfo, "SELECT 't'::regclass::oid::int")
+    with open_session(conninfo) as other:
+        load_journal.claim(other, oid)
+        with pytest.raises(PgsweepError, match="another load of this table is at work"):
+            load_files(conninfo, [str(path)], "t", given)

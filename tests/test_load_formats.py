@@ -525,3 +525,15 @@ def test_practices_are_compared_on_a_copy_that_goes_again(conninfo: str, tmp_pat
     assert facts_of(conninfo, "t") == before
     assert leftovers(conninfo) == []
     assert ask(conninfo, "SELECT count(*) FROM t") == [(0,)]
+
+
+def test_decimals_of_parquet_have_no_exponent(conninfo: str, tmp_path: Path) -> None:
+    ask(conninfo, "CREATE TABLE exact (a text, b text[])")
+    digits = [Decimal("0.0000001"), Decimal("-1.5"), None]
+    column = pa.array(digits, pa.decimal128(20, 7))
+    pq.write_table(
+        pa.table({"a": column, "b": pa.array([digits] * 3, pa.list_(column.type))}), tmp_path / "x.parquet"
+    )
+    load_files(conninfo, [str(tmp_path / "x.parquet")], "exact", LoadOptions())
+    texts = ["0.0000001", "-1.5000000", None]
+    assert ask(conninfo, "SELECT a, b FROM exact") == [(text, texts) for text in texts]

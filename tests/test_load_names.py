@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -247,3 +248,15 @@ def test_escapes_of_the_text_format(conninfo: str, tmp_path: Path) -> None:
     assert outcome is not None
     assert (outcome.rows, outcome.rejected) == (3, 0)
     assert ask(conninfo, "SELECT * FROM esc ORDER BY id") == [(1, "b\n"), (2, "c\\"), (3, ".")]
+
+
+def test_a_field_without_a_name_can_be_left_out(conninfo: str, tmp_path: Path) -> None:
+    # An index that a data frame wrote; a delimiter at the end of each line.
+    path = tmp_path / "x.csv"
+    for text in (",id,note\n0,1,a\n", "id,note,\n1,a,\n"):
+        path.write_text(text)
+        words = ["load", str(path), "p", "-d", conninfo, "--yes"]
+        hint = run(*words).stderr.partition("a header: ")[2].partition(", or")[0]
+        assert hint == "--leave-out '\"\"'"
+        assert run(*words, *shlex.split(hint)).returncode == 0
+    assert ask(conninfo, "SELECT id, note FROM p") == [(1, "a")] * 2

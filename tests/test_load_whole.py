@@ -244,3 +244,27 @@ def test_what_a_trigger_leaves_out_is_said(conninfo: str, tmp_path: Path, reject
     outcome = outcome_of(load_files(conninfo, [str(path)], "sieve", given, rejects=place))
     assert (outcome.rows, outcome.rejected) == (2, 1 if rejects else 0)
     assert "1 record not in the table: a trigger left them out" in outcome.notes
+
+
+@pytest.mark.parametrize("refusing", [9, 2])
+def test_a_deferred_trigger_is_run_before_indexes_are_made(
+    conninfo: str, tmp_path: Path, refusing: int
+) -> None:
+    ask(
+        conninfo,
+        "CREATE TABLE d (id int, note text); CREATE INDEX ON d (note);"
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$BEGIN IF NEW.id = {refusing} THEN RAISE 'not %', NEW.id; END IF; RETURN NULL; END$$;"
+        "CREATE CONSTRAINT TRIGGER c AFTER INSERT ON d DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION f()",
+    )
+    paths = written(tmp_path / "d.csv", "id,note", ["1,a", "2,b", "x,c"])
+    given = LoadOptions(indexes="drop", max_rejects=5)
+    if refusing == 2:
+        with pytest.raises(PgsweepError, match="not 2") as failed:
+            load_files(conninfo, paths, "d", given, rejects=tmp_path / "bad")
+        assert "does not say which" in said(failed.value)
+    else:
+        outcome = load_files(conninfo, paths, "d", given, rejects=tmp_path / "bad").outcome
+        assert outcome is not None
+        assert (outcome.rows, outcome.rejected, outcome.unchanged) == (2, 1, True)

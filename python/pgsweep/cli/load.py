@@ -41,14 +41,14 @@ class _Names(click.ParamType[Any]):
         """Return the names.
 
         Raises:
-            UsageError: a name is empty.
+            UsageError: a name is empty; that of a field of a header may be.
         """
         import csv
 
         if isinstance(value, list):
             return value
         names = next(csv.reader([str(value)], skipinitialspace=True), [])
-        if not names or not all(names):
+        if not names or not (all(names) or self._option == "leave-out"):
             raise UsageError(f"`{value}` names no columns", hint=f"--{self._option} id,price,note")
         return names
 

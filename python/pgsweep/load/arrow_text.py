@@ -12,6 +12,7 @@ import math
 import re
 import uuid
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -149,6 +150,10 @@ def _scalars(column: pa.Array, target: Column) -> pa.Array:
     texts = pc.cast(column, pa.string())
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return _with_era(texts)
+    if pa.types.is_decimal(kind) and pc.any(pc.match_substring(texts, "E")).as_py():
+        # Of digits far behind the point Arrow's text has an exponent, which a column of text would keep.
+        plain = [None if text is None else f"{Decimal(text):f}" for text in texts.to_pylist()]
+        return pa.array(plain, pa.string())
     return texts
 
 

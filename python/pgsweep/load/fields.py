@@ -125,7 +125,7 @@ def values_of(record: bytes, target: CopyTarget) -> list[str | None]:
     """Return what the fields of a record stand for; in CSV a quoted text for NULL is taken for NULL too."""
     codec = codec_of(target.encoding)
     if target.format == "text":
-        cutter, null = _cutter(target.delimiter), (target.null or "\\N").encode()
+        cutter, null = _cutter(target.delimiter, target.encoding), (target.null or "\\N").encode()
         fields = cutter.fields(record)
         return [None if field == null else unescaped(field.decode(codec, "replace")) for field in fields]
     read = csv.reader(
@@ -137,8 +137,8 @@ def values_of(record: bytes, target: CopyTarget) -> list[str | None]:
 
 
 @cache
-def _cutter(delimiter: str | None) -> FieldCutter:
-    return FieldCutter("tsv", LoadOptions(delimiter=delimiter))
+def _cutter(delimiter: str | None, encoding: str | None) -> FieldCutter:
+    return FieldCutter("tsv", LoadOptions(delimiter=delimiter, encoding=encoding))
 
 
 def unescaped(field: str) -> str:

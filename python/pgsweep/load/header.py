@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pgsweep.errors import UsageError
-from pgsweep.load.fields import unescaped
+from pgsweep.load.fields import FieldCutter, unescaped
 from pgsweep.load.names import check_columns, columns_for, named, quoted
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.source import Input, InputError
@@ -43,10 +43,10 @@ class Fields:
 
 def first_record(entry: Input, head: Head, options: LoadOptions) -> list[str]:
     """Return the fields of the first record of a text file."""
-    text = _decoded(head.record.rstrip(b"\r\n"), options)
     if entry.format == "tsv":
-        return [unescaped(field) for field in text.split(options.delimiter or "\t")]
-    return next(_reader(text, options), [])
+        fields = FieldCutter("tsv", options).fields(head.record)
+        return [unescaped(_decoded(field, options)) for field in fields]
+    return next(_reader(_decoded(head.record.rstrip(b"\r\n"), options), options), [])
 
 
 def chosen_fields(entry: Input, head: Head, options: LoadOptions, columns: Sequence[Column]) -> Fields:
@@ -63,7 +63,7 @@ def chosen_fields(entry: Input, head: Head, options: LoadOptions, columns: Seque
     fields = first_record(entry, head, options) if head.data else []
     known = [column.name for column in columns]
     matched = (
-        [named(field, leave_out) or named(field, known) for field in fields]
+        [named(field, known) if (left := named(field, leave_out)) is None else left for field in fields]
         if options.header is not False
         else []
     )
@@ -77,7 +77,7 @@ def chosen_fields(entry: Input, head: Head, options: LoadOptions, columns: Seque
             unknown = [field for field, name in zip(fields, matched, strict=True) if name is None]
             raise Unclear(
                 f"the first record of {entry.name} has names of columns, and also other fields: "
-                f"{', '.join(unknown[:5])}",
+                f"{', '.join(map(quoted, unknown[:5]))}",
                 cause="it may be a header with names that the table does not have, or a row of data",
                 hint=f"a header: --leave-out {shell_word(','.join(map(quoted, unknown)))}, or --header with "
                 "--columns NAME,... in the order of the file; a row: --no-header",
@@ -215,7 +215,8 @@ def _reader(text: str, options: LoadOptions, *, strict: bool = False) -> Iterato
 
 def _decoded(record: bytes, options: LoadOptions) -> str:
     try:
-        return record.decode(codec_of(options.encoding))
+        a_row = options.header is False and options.max_rejects is not None
+        return record.decode(codec_of(options.encoding), "replace" if a_row else "strict")
     except UnicodeDecodeError as error:
         name = (options.encoding or "UTF8").upper()
         raise InputError(

@@ -45,7 +45,7 @@ def columns_for(
     unknown = [name for name, one, left in zip(names, found, out, strict=True) if one is None and not left]
     if unknown:
         raise UsageError(
-            f"{who} names columns that the table does not have: {', '.join(unknown[:5])}",
+            f"{who} names columns that the table does not have: {', '.join(map(quoted, unknown[:5]))}",
             hint=f"leave them out: --leave-out {shell_word(','.join(map(quoted, unknown)))}; "
             f"the table has {', '.join(known)}",
         )
@@ -76,7 +76,8 @@ def check_columns(names: Sequence[str], columns: Sequence[Column], who: str) -> 
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
         raise UsageError(
-            f"{who} names columns twice: {', '.join(twice)}", hint="spell the names as the table has them"
+            f"{who} names columns twice: {', '.join(twice)}",
+            hint="a column takes one value: rename the others in the file, or take them out",
         )
 
 
@@ -84,6 +85,6 @@ def quoted(name: str) -> str:
     """Return a name as options take it in a list."""
     return (
         '"' + name.replace('"', '""') + '"'
-        if any(sign in name for sign in ',"') or name != name.strip()
+        if not name or any(sign in name for sign in ',"') or name != name.strip()
         else name
     )

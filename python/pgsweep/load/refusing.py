@@ -87,7 +87,11 @@ def copy_chunk(
                 connection, document.table, target, records, bad, path=path, most=left, note=noted
             )
         except BadRow as last:
-            raise too_many(document, chunk, last) from last
+            if last.record is not None:
+                raise too_many(document, chunk, last) from last
+            together = refused(document, chunk, last)
+            together.hint = "correct it: it is refused with the others only, so it is not written to a file"
+            raise together from last
     return rows, rejects
 
 
@@ -99,7 +103,7 @@ def check_count(document: LoadDocument, records: int, rows: int) -> int:
     """
     fewer_is_fine = document.table.insert_triggers and not document.options.disable_triggers
     if rows != records and not (fewer_is_fine and rows < records):
-        raise wrong_count(records, rows)
+        raise wrong_count(records, rows, document.target)
     return records - rows
 
 
@@ -148,9 +152,9 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
     elif bad.line is not None:
         place = f", row {bad.line}"
     place += f", column {bad.column}" if bad.column else ""
-    hint = "correct it"
-    if entry.format != "binary":
-        hint += ", or have such records written to a file: --rejects FILE"
+    hint = "correct it, or have such records written to a file: --rejects FILE"
+    if document.target.format == "binary":
+        hint = "correct the program that writes the file"
     if document.options.partition_of is not None and BOUND_CHECK in bad.reason:
         # The constraint is ours, and is gone; the detail that follows its name shows the row.
         _, bracket, row = bad.reason.partition(BOUND_CHECK)[2].partition(" (")
@@ -164,6 +168,15 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
         f"{entry.name}{place}: {bad.reason}",
         cause=f"the server refuses the record; nothing of {whole} is in the table",
         hint=hint,
+    )
+
+
+def refused_somewhere(bad: BadRow) -> Refused:
+    """Return the error of a record that is refused after all have been copied, without a place or a key."""
+    return Refused(
+        bad.reason,
+        cause="the server refuses a record, and does not say which; nothing of the load is in the table",
+        hint="correct the records with these values",
     )
 
 

@@ -6,7 +6,10 @@ text of a number or of a string that looks like a time.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import IO, Final
 
 import msgspec
@@ -30,6 +33,7 @@ from pgsweep.units import format_bytes
 _DECODER: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NULL: Final = b"null"
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _SAMPLE_LINES: Final = 1000
 _PARQUET_ROWS: Final = 20_000
 _PARQUET_BYTES: Final = 4 << 20
@@ -54,7 +58,7 @@ def json_columns(entry: Input, head: Head, columns: Sequence[Column], options: L
                 keys |= dict.fromkeys(_DECODER.decode(line))
             except _UNDECODABLE as error:
                 if options.max_rejects is None:
-                    raise _not_json(entry, number, _not_an_object(error)) from error
+                    raise _not_json(entry, number, _not_an_object(line, error)) from error
     if options.columns is not None:
         return options.columns
     taken = _writable(columns)
@@ -187,10 +191,14 @@ def _decoded(line: bytes) -> dict[str, msgspec.Raw]:
     try:
         return _DECODER.decode(line)
     except _UNDECODABLE as error:
-        raise _Unfit(_not_an_object(error)) from error
+        raise _Unfit(_not_an_object(line, error)) from error
 
 
-def _not_an_object(error: Exception) -> str:
+def _not_an_object(line: bytes, error: Exception) -> str:
+    with suppress(ValueError, RecursionError):
+        # Python's own reader takes what msgspec calls cut short.
+        if _HALF.search(line) and isinstance(json.loads(line), dict):
+            return "a \\u escape in it is half of a character: a surrogate without the other one"
     return f"it is not a JSON object: {error}"
 
 

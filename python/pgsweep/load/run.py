@@ -94,7 +94,8 @@ def agree(conninfo: str, inputs: list[Input], table: str, options: LoadOptions) 
             code = read_code(connection, partition.parent.table, options.search_path)
         else:
             catalog = _catalog_of(connection, table)
-            _refuse_unfinished(connection, catalog.table.oid, table)
+            if _refuse_unfinished(connection, catalog.table.oid, table):
+                catalog = _catalog_of(connection, table)
             code = read_code(connection, catalog.table, options.search_path)
         prepared = prepare(catalog, inputs, options, connection, code)
         if partition is not None:
@@ -424,7 +425,15 @@ def _measured(
     return document, Prepared(plan, prepared.objects, prepared.target, prepared.headers, False, prepared.path)
 
 
-def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:
+def _refuse_unfinished(connection: Connection, oid: int, table: str) -> bool:
+    """Refuse a table of which a load has not ended; return whether one that was at work has ended meanwhile.
+
+    Raises:
+        PgsweepError: a load was cut short, is at work, or is another role's.
+    """
+    begun = find_unfinished(connection, oid) is not None
+    if begun:
+        claim(connection, oid)
     if find_unfinished(connection, oid) is not None:
         raise UsageError(
             f"a load of `{table}` has begun and not ended",
@@ -437,6 +446,7 @@ def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:
             cause="it is under way or was cut short; the table may lack indexes, and has a part of the rows",
             hint=_as_owner(table, owner),
         )
+    return begun
 
 
 def _as_owner(table: str, owner: str) -> str:

@@ -20,7 +20,7 @@ from pgsweep.load.document import LoadDocument
 from pgsweep.load.objects import journal_indexes, which_indexes
 from pgsweep.load.partition import NewPartition
 from pgsweep.load.rebuild import make_all_here
-from pgsweep.load.refusing import copy_chunk
+from pgsweep.load.refusing import copy_chunk, refused_somewhere
 from pgsweep.load.rejects import write_rejects
 from pgsweep.load.source import Input
 from pgsweep.load.split import Chunk
@@ -28,7 +28,7 @@ from pgsweep.load.whole import WholeFiles
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, Column, check_as_planned, differences, read_facts
-from pgsweep.pg.load_copy import open_session
+from pgsweep.pg.load_copy import BadRow, open_session, settle
 from pgsweep.pg.load_journal import JournalObject, Reject, claim
 from pgsweep.pg.load_lock import lock_now, transaction
 from pgsweep.pg.load_progress import wal_position
@@ -206,6 +206,10 @@ class _Work:
                     sent = chunk.records + len(chunk.refused)
                     self.left_out += sent - len(rejects) - rows
                 self._sent(chunk, len(self.rejects))
+            try:
+                settle(self._connection, self.document.target, self.document.path)
+            except BadRow as bad:
+                raise refused_somewhere(bad) from bad
             return
         whole = WholeFiles(self._connection, self.document, self.columns, self._chunks, self._sent)
         self.state.rows = whole.copy(self._begin_again)

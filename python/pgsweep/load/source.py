@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import glob
 import gzip
+import io
 import lzma
 import os
 import stat
@@ -274,6 +275,48 @@ def _time(nanoseconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
 
 
+class _Streams(io.RawIOBase):
+    """The bytes of the streams of an .xz file, between which there may be padding.
+
+    `lzma.LZMAFile` takes padding, and whatever else is not a stream, for the end of the file.
+    """
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._stream = lzma.LZMADecompressor()
+        self._next = b""
+
+    def readable(self) -> bool:
+        """It is for reading."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes into a buffer, and return how many; 0 at the end.
+
+        Raises:
+            EOFError: the file is cut short.
+            LZMAError: it is damaged.
+        """
+        data = b""
+        while not data:
+            if self._stream.eof:
+                self._next = self._stream.unused_data.lstrip(b"\0")
+                while not self._next:
+                    block = self._raw.read(BLOCK_BYTES)
+                    if not block:
+                        return 0
+                    self._next = block.lstrip(b"\0")
+                self._stream = lzma.LZMADecompressor()
+            elif self._stream.needs_input and not self._next:
+                self._next = self._raw.read(BLOCK_BYTES)
+                if not self._next:
+                    raise EOFError
+            data = self._stream.decompress(self._next, len(buffer))
+            self._next = b""
+        buffer[: len(data)] = data
+        return len(data)
+
+
 class Reader:
     """The uncompressed bytes of an input; as a context manager."""
 
@@ -299,7 +342,7 @@ class Reader:
             case "gz":
                 self._file = gzip.GzipFile(fileobj=self._raw)
             case "xz":
-                self._file = lzma.LZMAFile(self._raw)
+                self._file = _Streams(self._raw)
             case "zst":
                 import pyarrow as pa
 

@@ -18,9 +18,9 @@ import msgspec
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import values_of
 from pgsweep.load.refusing import (
-    Refused,
     check_count,
     refused,
+    refused_somewhere,
     rejects_of,
     target_of,
     too_many,
@@ -208,11 +208,7 @@ class WholeFiles:
             found = True
         if found:
             return
-        raise Refused(
-            bad.reason,
-            cause="the server refuses a record, and does not say which; nothing of the load is in the table",
-            hint="correct the records with these values",
-        ) from bad
+        raise refused_somewhere(bad) from bad
 
     def _count(self) -> int:
         return sum(map(len, self._refusals.values()))

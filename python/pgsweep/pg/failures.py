@@ -68,8 +68,8 @@ def first_line(error: BaseException) -> str:
 
     A server may send any length; of a line a thousand letters are given.
     """
-    lines = str(error).strip().splitlines()
-    return lines[0][:1000] if lines else type(error).__name__
+    line, _, _ = str(error).strip().partition("\n")
+    return line.rstrip()[:1000] or type(error).__name__
 
 
 def connection_lost(reason: str | None = None) -> ConnectionFailed:

@@ -28,6 +28,10 @@ too large for a limit of the server (an indexed value)."""
 _NOT_OF_A_ROW = ("08", "25", "28", "3D", "40", "42", "53", "55", "57", "58", "F0", "XX")
 """Errors of the session, the server, the machine, or of a statement: also where COPY is at a certain line."""
 
+_OF_A_VALUE = ("08", "42", "XX")
+"""What types call a value that they do not take: one of another length in the binary format; tsquery,
+regclass, hstore; geometry of PostGIS."""
+
 
 class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where COPY writes and how it reads, as its options have it.
@@ -113,7 +117,7 @@ class BadRow(Exception):
     @property
     def by_constraint(self) -> bool:
         """It can be read; a constraint or a trigger refuses it."""
-        return not self.sqlstate.startswith("22")
+        return self.sqlstate[:2] not in ("22", *_OF_A_VALUE)
 
     @property
     def by_itself(self) -> bool:
@@ -187,7 +191,13 @@ def _refusing(target: CopyTarget) -> Iterator[None]:
         yield
     except psycopg.DatabaseError as error:
         bad, kind = _bad_row(error, target), (error.sqlstate or "")[:2]
-        if kind in _BAD_ROW_CLASSES or (bad.line is not None and kind and kind not in _NOT_OF_A_ROW):
+        # COPY names a column only while its type reads a value; code that a check calls comes before.
+        by_type = bad.column is not None and (error.diag.context or "").startswith(f"COPY {target.table}, ")
+        if (
+            kind in _BAD_ROW_CLASSES
+            or (bad.line is not None and kind and kind not in _NOT_OF_A_ROW)
+            or (bad.line is not None and by_type and kind in _OF_A_VALUE)
+        ):
             raise bad from error
         raise
 
@@ -211,12 +221,13 @@ def copy_with_path(
         return copy(connection, target, parts)
 
 
-def wrong_count(records: int, rows: int) -> WrongCount:
+def wrong_count(records: int, rows: int, target: CopyTarget) -> WrongCount:
     """Return the error of a piece whose rows are not as many as its records."""
+    ends = "COPY on servers before 18, or the quoting" if target.format == "csv" else "COPY, or the delimiter"
     return WrongCount(
         f"the server took {format_many(rows, 'row')} of {format_many(records, 'record')}",
-        cause="a line that is only `\\.` ends COPY (of CSV on servers before 18), or the quoting is another",
-        hint="see how the file is quoted: --quote, --escape, --delimiter, --format",
+        cause=f"a line that is only `\\.` ends {ends} is not the one given",
+        hint="see how the file is written: --quote, --escape, --delimiter, --format",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect, insort
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -31,6 +32,8 @@ time, so what it refuses of so few has written nothing."""
 
 Refusals = dict[int, str]
 """The reason by the number of a record."""
+
+_ENDED_OTHERWISE: Final = BadRow(None, None, "its line ends otherwise than those of most records")
 
 EMPTY: Final[Mapping[int, str]] = MappingProxyType({})
 
@@ -73,6 +76,16 @@ class Records:
         """Return the bytes of all others."""
         begins, ends = [0, *(number + 1 for number in numbers)], [*numbers, len(self)]
         return [self.between(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+
+    def ended_otherwise(self, refused: Mapping[int, str]) -> list[int]:
+        """Return the records that do not end as most do: COPY takes each alone, and not all together."""
+        ends: dict[int, bytes] = {}
+        for number in range(len(self)):
+            last = bytes(self.between(number, number + 1)[-2:])
+            if last.endswith((b"\n", b"\r")):
+                ends[number] = last if last == b"\r\n" else last[-1:]
+        [(most, _)] = Counter(ends.values()).most_common(1) or [(b"", 0)]
+        return [number for number, end in ends.items() if end != most and number not in refused]
 
     def certain_at(self, line: int | None, *, begin: int, end: int) -> int | None:
         """Return the record of a line where each one up to it is one line, however lines are counted."""
@@ -150,18 +163,28 @@ def copy_without_refused(
         BadRow: more are refused than may be.
     """
     search = Search(connection, table, target, records, most, path)
-    stage, tried = stage_of(first), set[Stage]()
+    stage: Stage | None = stage_of(first)
+    tried: set[Stage | None] = set()
     while True:
         tried.add(stage)
         try:
             with connection.transaction():
-                search.run(stage)
+                if stage is not None:
+                    search.run(stage)
                 rows = copy_with_path(connection, target, records.without(sorted(search.refused)), path)
                 note(rows, search.refused)
         except BadRow as bad:
             # Without a number it is the last copy that failed, for what was not looked for.
-            if bad.record is not None or "writing" in tried:
+            if bad.record is not None:
                 raise
+            if stage is None or "writing" in tried:
+                odd = records.ended_otherwise(search.refused)
+                if not odd:
+                    raise
+                for number in odd:
+                    search.refuse(number, _ENDED_OTHERWISE)
+                stage = None
+                continue
             stage = "writing" if stage_of(bad) in tried else stage_of(bad)
         else:
             return rows
@@ -343,7 +366,7 @@ class Search:
                 self._check()
             return
         for number, reason in found:
-            self._refuse(left[number], BadRow(None, None, reason))
+            self.refuse(left[number], BadRow(None, None, reason))
 
     def _read(self) -> None:
         """Find records that cannot be read, in their order."""
@@ -364,7 +387,7 @@ class Search:
                 suspect = self._records.record_at(bad.line, self._target.format, begin=begin, end=end)
                 size = max(1, suspect - begin if suspect is not None else (end - begin) // 2)
                 continue
-            self._refuse(alone, bad)
+            self.refuse(alone, bad)
             begin, size, last = alone + 1, max(_LEAST_RANGE, 2 * (alone - last)), alone
 
     def _write(self) -> None:
@@ -389,7 +412,7 @@ class Search:
                 suspect = self._records.record_at(bad.line, self._target.format, begin=begin, end=end)
                 size, bound = ((end - begin) // 2 if suspect is None else max(1, suspect - begin)), end
                 continue
-            self._refuse(alone, bad)
+            self.refuse(alone, bad)
             size, last, bound = max(_LEAST_RANGE, 2 * (alone - last)), alone, 0
 
     def _end_of_range(self, begin: int, size: int) -> int:
@@ -397,7 +420,12 @@ class Search:
         place = bisect(self._known, begin)
         return min(end, self._known[place]) if place < len(self._known) else end
 
-    def _refuse(self, number: int, bad: BadRow) -> None:
+    def refuse(self, number: int, bad: BadRow) -> None:
+        """Note a record as refused.
+
+        Raises:
+            BadRow: more are refused than may be.
+        """
         self.refused[number] = bad.reason
         insort(self._known, number)
         if len(self.refused) > self._most:
