@@ -77,7 +77,7 @@ def test_notifications_are_not_kept(proxied: tuple[Proxy, str]) -> None:
     )
     proxy.cut()
     kb, _, said = done.stdout.partition(" ")
-    assert "larger than 80 MB" in said, done.stderr
+    assert "larger than 64 MB" in said, done.stderr
     assert int(kb) < 30 << 10
 
 
@@ -140,7 +140,7 @@ def test_a_session_that_only_waits_has_no_limit_on_time(wheel18: Cluster) -> Non
         limits = connection._limits()
         assert limits.end is None
         assert not limits.steady
-        assert limits.most_bytes == 80 << 20
+        assert limits.most_bytes == 64 << 20
 
 
 def test_a_large_honest_answer_is_taken(wheel18: Cluster) -> None:

@@ -1,4 +1,5 @@
--- What a table asks of each row alone: checks by name and expression, columns that are not null by name.
+-- What a table asks of each row alone, without checks that are not enforced: checks by name and expression, columns
+-- that are not null by name.
 -- The session's search_path is pg_catalog, so an expression names everything else with its schema.
 SELECT pg_catalog.convert_to(c.conname::text, 'UTF8') AS name,
        pg_catalog.convert_to(pg_catalog.pg_get_expr(c.conbin, c.conrelid), 'UTF8') AS expression
