@@ -24,6 +24,8 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.load.compare import COPY, TOGETHER, compare_practices
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load, resume, roll_back
+from pgsweep.load.source import find_inputs
+from pgsweep.load.split import read_first
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.records.load import LoadOutcome
@@ -537,3 +539,22 @@ def test_decimals_of_parquet_have_no_exponent(conninfo: str, tmp_path: Path) -> 
     load_files(conninfo, [str(tmp_path / "x.parquet")], "exact", LoadOptions())
     texts = ["0.0000001", "-1.5000000", None]
     assert ask(conninfo, "SELECT a, b FROM exact") == [(text, texts) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("x.csv", b"PAR1" + bytes(20), "is a Parquet file, and not csv"),
+        ("x.tsv", b"PGCOPY\n\xff\r\n\0" + bytes(8), "is a file of COPY's binary format"),
+        ("x.csv", b"BZh91AY", "is compressed by bzip2"),
+        ("x.csv", b"PK\3\4" + bytes(20), "is a zip archive"),
+        ("x.csv.bz2", b"BZh91AY", "decompress it"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(PgsweepError) as failed:
+        entry = find_inputs([str(path)], LoadOptions())[0]
+        read_first(entry, LoadOptions())
+    assert words in f"{failed.value.message} {failed.value.hint}"

@@ -260,3 +260,14 @@ def test_a_field_without_a_name_can_be_left_out(conninfo: str, tmp_path: Path) -
         assert hint == "--leave-out '\"\"'"
         assert run(*words, *shlex.split(hint)).returncode == 0
     assert ask(conninfo, "SELECT id, note FROM p") == [(1, "a")] * 2
+
+
+def test_an_object_is_no_hstore(conninfo: str, tmp_path: Path) -> None:
+    ask(conninfo, "CREATE EXTENSION IF NOT EXISTS hstore; CREATE TABLE pairs (id int, a hstore)")
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"id": 1, "a": {"x": "q=>t"}}\n{"id": 2, "a": "x=>1"}\n')
+    given = LoadOptions(max_rejects=1, search_path=["public"])
+    outcome = load_files(conninfo, [str(path)], "pairs", given, rejects=tmp_path / "bad").outcome
+    assert outcome is not None
+    assert (outcome.rows, outcome.rejected) == (1, 1)
+    assert "hstore takes a string" in (tmp_path / "bad").read_text()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,18 +59,23 @@ print(to_json(pgsweep.sizing.predict.predict(Path(sys.argv[1]), sizes_bytes=[128
 """
 
 
-def let_anybody_read(folder: Path, tmp_path: Path) -> None:
-    for path in (tmp_path, *tmp_path.parents):
-        if path.stat().st_uid == os.geteuid() and path.is_relative_to("/tmp/"):
-            path.chmod(path.stat().st_mode | 0o055)
-    for path in (folder, *folder.rglob("*")):
-        path.chmod(0o755)
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Return a folder that others may enter: another run of pytest takes that from all folders of pytest's."""
+    with tempfile.TemporaryDirectory(prefix="pgsweep-threads-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def let_anybody_read(path: Path) -> None:
+    for each in (path, *path.rglob("*")):
+        each.chmod(0o755)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may become another user")
-def test_a_limit_of_threads_is_not_taken_for_damage(tmp_path: Path) -> None:
-    folder = evidence(tmp_path, "sql")
-    let_anybody_read(folder, tmp_path)
+def test_a_limit_of_threads_is_not_taken_for_damage(place: Path) -> None:
+    folder = evidence(place, "sql")
+    let_anybody_read(folder)
     done = subprocess.run(
         [sys.executable, "-c", _FEW_THREADS, str(folder)], capture_output=True, text=True, check=False
     )
@@ -80,14 +87,14 @@ def test_a_limit_of_threads_is_not_taken_for_damage(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may become another user")
 @pytest.mark.parametrize("seed", ["sql", "peek", "oracle_general"])
-def test_a_limit_of_threads_that_is_reached_later_changes_no_result(seed: str, tmp_path: Path) -> None:
+def test_a_limit_of_threads_that_is_reached_later_changes_no_result(seed: str, place: Path) -> None:
     """The limit is reached after predict has looked whether there are threads."""
     if seed == "oracle_general":
-        path = tmp_path / "x.oracleGeneral"
+        path = place / "x.oracleGeneral"
         path.write_bytes((SEEDS / "oracle_general" / "plain").read_bytes())
     else:
-        path = evidence(tmp_path, seed)
-    let_anybody_read(path, tmp_path)
+        path = evidence(place, seed)
+    let_anybody_read(path)
     said = []
     for limit in ("none", "limited"):
         done = subprocess.run(

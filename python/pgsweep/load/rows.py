@@ -101,6 +101,7 @@ class _JsonRows:
         self._columns = {column.name: column for column in columns}
         self._options = options
         self._kinds = {column.name: (column.category == "A", column.is_json) for column in columns}
+        self._hstores = {column.name for column in columns if column.type.endswith("hstore")}
         self._meant: dict[str, str | None] = {}
 
     def converted(self, chunk: Chunk) -> Chunk:
@@ -125,6 +126,7 @@ class _JsonRows:
                         wanted.update(late)
                         kinds = [(name, *self._kinds[name]) for name in names]
                         out = [row + b"," * len(late) for row in out]
+                self._check(found)
                 row = b",".join([_field(found.get(name), array, document) for name, array, document in kinds])
             except (_Unfit, *_UNDECODABLE) as error:
                 reason = str(error) if isinstance(error, _Unfit) else f"a value cannot be read: {error}"
@@ -150,6 +152,12 @@ class _JsonRows:
             sources=sources,
             refused=refused,
         )
+
+    def _check(self, found: dict[str, msgspec.Raw]) -> None:
+        """Refuse an object for hstore, which would read its text as pairs of its own."""
+        for name in self._hstores & found.keys():
+            if bytes(found[name]).lstrip().startswith(b"{"):
+                raise _Unfit(f"{name} is an object; hstore takes a string of pairs: key=>value")
 
     def _by_column(self, found: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
         """Return the values by the columns that the keys mean."""

@@ -86,7 +86,7 @@ def agree(conninfo: str, inputs: list[Input], table: str, options: LoadOptions) 
     Raises:
         PgsweepError: the files or the table cannot be loaded like this.
     """
-    with connect(conninfo) as connection, _explained():
+    with _explained(), connect(conninfo) as connection:
         partition = None
         if options.partition_of or options.for_values:
             partition = plan_partition(connection, table, options)
@@ -151,7 +151,7 @@ def carry_out(
     check_outputs([rejects, journal], agreed.inputs)
     begin = time.monotonic()
     catalog, prepared = agreed.catalog, agreed.prepared
-    with open_session(conninfo) as control, _explained():
+    with _explained(), open_session(conninfo) as control:
         remove_leftovers(conninfo, control, listener.note)
         _check_code(control, agreed)
         if agreed.partition is not None or prepared.plan.strategy == "one transaction":
@@ -228,7 +228,7 @@ def resume(
     """
     begin = time.monotonic()
     listener = listener or NullLoadListener()
-    with open_session(conninfo) as control, _explained(Ways(table)):
+    with _explained(Ways(table)), open_session(conninfo) as control:
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table)
         document = _with_path(control, document, search_path, copying=True)
@@ -268,7 +268,7 @@ def keep_as_is(
     """
     begin = time.monotonic()
     listener = listener or NullLoadListener()
-    with open_session(conninfo) as control, _explained(Ways(table)):
+    with _explained(Ways(table)), open_session(conninfo) as control:
         found, document, columns = _found(control, table)
         document = _with_path(control, document, None, copying=False)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
@@ -298,7 +298,7 @@ def roll_back(
     """
     begin = time.monotonic()
     listener = listener or NullLoadListener()
-    with open_session(conninfo) as control, _explained(Ways(table)):
+    with _explained(Ways(table)), open_session(conninfo) as control:
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table, gone_is_fine=True)
         document = _with_path(control, document, None, copying=False)
@@ -320,7 +320,7 @@ def forget(conninfo: str, table: str, *, really: bool, listener: LoadListener | 
         UsageError: there is no such load.
     """
     begin = time.monotonic()
-    with open_session(conninfo) as control, _explained(Ways(table)):
+    with _explained(Ways(table)), open_session(conninfo) as control:
         found, document, columns = _found(control, table, gone_is_fine=True)
         run = _resumed(conninfo, control, found, document, columns, listener or NullLoadListener(), None)
         return _result(control, _already_prepared(document), run.forget(begin, really=really))

@@ -33,6 +33,14 @@ _COMPRESSIONS: Final = {".gz": "gz", ".zst": "zst", ".xz": "xz"}
 _MAGIC: Final = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"\xfd7zXZ\0": "xz"}
 """The first bytes of compressed files."""
 
+_OTHERS: Final = {
+    b"PAR1": ("a Parquet file", "name its format: --format parquet"),
+    b"PGCOPY\n\xff": ("a file of COPY's binary format", "name its format: --format binary"),
+    b"BZh": ("compressed by bzip2", "decompress it: bzcat FILE | pgsweep load - ..."),
+    b"PK\3\4": ("a zip archive", "decompress it: unzip -p FILE | pgsweep load - ..."),
+}
+"""The first bytes of what is read in another way, or not at all."""
+
 _WIDE_MARKS: Final = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -144,7 +152,10 @@ def _input(path: str, number: int, options: LoadOptions) -> Input:
     kind = options.format or (_FORMATS.get(suffixes[-1]) if suffixes else None)
     if kind is None:
         if path != STDIN:
-            raise UsageError(f"the name of `{path}` does not say its format", hint="name it: --format csv")
+            how = "name it: --format csv"
+            if suffixes and suffixes[-1] in (".bz2", ".zip", ".lz4", ".7z"):
+                how = "decompress it; .gz, .zst and .xz are read as they are"
+            raise UsageError(f"the name of `{path}` does not say its format", hint=how)
         kind = "csv"
     identity = None
     if path != STDIN:
@@ -164,7 +175,7 @@ def _input(path: str, number: int, options: LoadOptions) -> Input:
 
 
 def check_encoding(entry: Input, sample: bytes, options: LoadOptions) -> None:
-    """Refuse a file that begins with the byte order mark of UTF-16 or UTF-32, or compressed bytes.
+    """Refuse text that begins with the byte order mark of UTF-16 or UTF-32, or as files of another kind do.
 
     Raises:
         InputError: it does.
@@ -174,6 +185,13 @@ def check_encoding(entry: Input, sample: bytes, options: LoadOptions) -> None:
             f"{entry.name} is compressed ({packed})",
             cause="standard input and pipes are read as they are",
             hint=f"decompress it: {_UNPACK[packed]} FILE | pgsweep load - ...",
+        )
+    other = next((what for magic, what in _OTHERS.items() if sample.startswith(magic)), None)
+    if other is not None:
+        raise InputError(
+            f"{entry.name} is {other[0]}, and not {entry.format}",
+            cause="its first bytes say so",
+            hint=other[1],
         )
     mark = next((mark for mark in _WIDE_MARKS if sample.startswith(mark)), None)
     if mark is None or not (options.encoding or "UTF8").upper().startswith("UTF"):
