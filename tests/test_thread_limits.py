@@ -61,7 +61,7 @@ print(to_json(pgsweep.sizing.predict.predict(Path(sys.argv[1]), sizes_bytes=[128
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Return a folder that others may enter: another run of pytest takes that from all folders of pytest's."""
+    """Return a folder that others may enter; another run of pytest takes that from all those of pytest."""
     with tempfile.TemporaryDirectory(prefix="pgsweep-threads-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
