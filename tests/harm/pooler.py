@@ -174,7 +174,9 @@ class Pooler:
             pass
         finally:
             self._clients.discard(client)
-            await self._leave(client)
+            # At the end of the pooler its session may be closed already.
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await self._leave(client)
             writer.close()
 
     async def _welcome(self, client: _Client) -> bool:
@@ -302,7 +304,7 @@ def pooling(behaviour: Behaviour, folder: Path, server_socket: Path, database: s
             loop.run_until_complete(task)
         for left in asyncio.all_tasks(loop):
             left.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+            with contextlib.suppress(asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
                 loop.run_until_complete(left)
         loop.close()
 
