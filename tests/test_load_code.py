@@ -237,3 +237,29 @@ def test_an_index_with_an_operator_of_users_is_not_dropped(trapped: str, rows: P
     [action] = [entry.action for entry in plan.objects if entry.name == "t_same"]
     assert action == "keep"
     assert any(function.name.startswith("app.same(") for function in plan.functions)
+
+
+def test_the_text_of_a_check_means_what_the_check_means(
+    server: Cluster, trapped: str, tmp_path: Path
+) -> None:
+    """A better match for the arguments may lie in a schema of the path; the check does not call it."""
+    ask(
+        trapped,
+        "CREATE ROLE clerk LOGIN; CREATE SCHEMA clerk AUTHORIZATION clerk; CREATE SEQUENCE public.ran;"
+        "GRANT USAGE ON SEQUENCE public.ran TO clerk; GRANT USAGE ON SCHEMA public TO clerk;"
+        "CREATE TABLE clerk.c (a text, b text, CHECK (concat(a, b) <> 'xy'));"
+        "ALTER TABLE clerk.c OWNER TO clerk;"
+        "CREATE FUNCTION public.concat(text, text) RETURNS text LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM nextval('public.ran'); RETURN 'planted'; END$$",
+    )
+    try:
+        path = tmp_path / "c.csv"
+        path.write_text("a,b\n1,2\nx,y\n3,4\n")
+        given = LoadOptions(max_rejects=5)
+        outcome = outcome_of(
+            load_files(f"{trapped} user=clerk", [str(path)], "clerk.c", given, rejects=tmp_path / "bad")
+        )
+        assert (outcome.rows, outcome.rejected) == (2, 1)
+        assert ask(trapped, "SELECT is_called FROM public.ran") == [(False,)]
+    finally:
+        ask(trapped, "DROP OWNED BY clerk CASCADE; DROP ROLE clerk")

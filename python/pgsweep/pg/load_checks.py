@@ -14,7 +14,6 @@ from psycopg import sql
 
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import TableFacts, exact_text
-from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_copy import CopyTarget, copy
 from pgsweep.pg.queries import load
 
@@ -27,18 +26,18 @@ def find_refused_by_checks(
     table: TableFacts,
     target: CopyTarget,
     parts: Sequence[bytes | memoryview],
-    *,
-    path: str,
 ) -> list[tuple[int, str]]:
     """Return number and reason of each record that a check or NOT NULL of the table refuses.
 
     Nothing is found where a trigger may change rows first, the role may not make a temporary table like this
     one, or COPY takes no such condition (of a generated column). What is not found, the table refuses.
 
+    The text of a check is read anew, so all runs under pg_catalog: under another search_path a name in it
+    could mean what somebody else has put there.
+
     Args:
         connection: in a transaction. All that is done is undone.
         parts: the records.
-        path: the search_path of the table's code.
 
     Raises:
         BadRow: a record cannot be read.
@@ -49,23 +48,19 @@ def find_refused_by_checks(
     names = {"oid": table.oid, "columns": target.columns}
     rows = [tuple(map(exact_text, row)) for row in connection.execute(query, names)]
     checks = [_check(table, name, expression) for name, expression in rows]
-    # What an expression names without a schema is in pg_catalog, which a path may have behind others.
-    schemas = [schema.strip() for schema in path.split(",")]
-    if not checks or "pg_catalog" in schemas[1:]:
+    if not checks:
         return []
-    path = path if schemas[0] == "pg_catalog" else f"pg_catalog, {path}"
     found: list[tuple[int, str]] = []
     try:
         with connection.transaction(force_rollback=True):
             connection.execute(_made(table, rows))
             here = msgspec.structs.replace(target, schema="pg_temp", table=_TABLE, freeze=False)
-            with under_path(connection, path):
-                copy(connection, here, parts, where=sql.SQL(" OR ").join(check for check, _ in checks))
-                for check, reason in checks:
-                    chosen = sql.SQL("SELECT {} FROM pg_temp.{} WHERE {}").format(
-                        sql.Identifier(_NUMBER), sql.Identifier(_TABLE), check
-                    )
-                    found += [(number - 1, reason) for (number,) in connection.execute(chosen)]
+            copy(connection, here, parts, where=sql.SQL(" OR ").join(check for check, _ in checks))
+            for check, reason in checks:
+                chosen = sql.SQL("SELECT {} FROM pg_temp.{} WHERE {}").format(
+                    sql.Identifier(_NUMBER), sql.Identifier(_TABLE), check
+                )
+                found += [(number - 1, reason) for (number,) in connection.execute(chosen)]
     except (psycopg.ProgrammingError, psycopg.NotSupportedError):
         return []
     return list(dict(reversed(found)).items())

@@ -283,24 +283,30 @@ def equal_keys(
         wanted: the texts of the key that is looked for.
     """
     columns = [sql.Identifier(f"c{at}") for at in range(len(types))]
+    # As literals of arrays: the types' own input reads them, as COPY does, and not a cast from text, which
+    # the owner of a type may have made.
     query = sql.SQL("SELECT k.number FROM ROWS FROM ({}) AS k (number, {}) WHERE {}").format(
         sql.SQL(", ").join(
-            sql.SQL("pg_catalog.unnest(%s::pg_catalog.{}[])").format(sql.SQL(kind))
-            for kind in ("int8", *("text" for _ in types))
+            sql.SQL("pg_catalog.unnest(%s::{}[])").format(sql.SQL(kind)) for kind in ("int8", *types)
         ),
         sql.SQL(", ").join(columns),
         sql.SQL(" AND ").join(
-            sql.SQL("k.{}::{kind} = %s::{kind}").format(column, kind=sql.SQL(kind))
+            sql.SQL("k.{} = %s::{kind}").format(column, kind=sql.SQL(kind))
             for column, kind in zip(columns, types, strict=True)
         ),
     )
-    texts = [[key[at] for key in keys.values()] for at in range(len(types))]
+    texts = ["{" + ",".join(_element(key[at]) for key in keys.values()) + "}" for at in range(len(types))]
     with suppress(psycopg.DataError, psycopg.ProgrammingError):
         if connection.info.transaction_status != pq.TransactionStatus.INERROR:
             with connection.transaction():
                 return [number for (number,) in connection.execute(query, [list(keys), *texts, *wanted])]
     # A record that COPY has not read yet, or a type whose operator is in no schema of the path.
     return [number for number, key in keys.items() if list(key) == list(wanted)]
+
+
+def _element(text: str) -> str:
+    """Return a text as an element of an array's literal."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 class Search:
@@ -355,9 +361,7 @@ class Search:
         parts = self._records.without(self._known)
         try:
             with self._connection.transaction():
-                found = find_refused_by_checks(
-                    self._connection, self._table, self._target, parts, path=self._path
-                )
+                found = find_refused_by_checks(self._connection, self._table, self._target, parts)
         except BadRow:
             # Some cannot be read. They are found first; without any it is a check that fails in another way.
             before = len(self.refused)
