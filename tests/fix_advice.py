@@ -21,8 +21,8 @@ from pgsweep.records.prediction import (
     PredictResult,
     Verdict,
 )
-from pgsweep.sizing.memory_shares import MemoryFacts
-from pgsweep.sizing.read_costs import ASSUMED_COSTS
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
+from pgsweep.sizing.throughput.read_costs import ASSUMED_COSTS
 
 MB = 1 << 20
 GB = 1 << 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.inference.accesses import Trace
+from pgsweep.sizing.traces.accesses import Trace
 
 
 def from_ids(pages: NDArray[np.uint32], seconds: NDArray[np.float64]) -> Trace:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
-from pgsweep.sizing.inference.estimate import Estimate
-from pgsweep.sizing.inference.snapshots import estimate
-from pgsweep.sizing.inference.totals import read_totals
+from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.snapshots.fit import estimate
+from pgsweep.sizing.snapshots.totals import read_totals
 
 RULES = _native.Rules(18)
 PER_SECOND = 10_000

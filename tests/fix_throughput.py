@@ -8,7 +8,7 @@ import numpy as np
 
 from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.records.prediction import CurvePoint, MemoryPrediction, Observed, Throughput
-from pgsweep.sizing.throughput import Then, predict_throughput
+from pgsweep.sizing.throughput.prediction import Then, predict_throughput
 from tests.fix_advice import GB, _disk_point
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.addresses import Addresses
-from pgsweep.sizing.inference.both_caches import BothCaches, Kernel
-from pgsweep.sizing.inference.visits import count_visits
-from pgsweep.sizing.inference.warm import WarmPools
+from pgsweep.sizing.page_cache.addresses import Addresses
+from pgsweep.sizing.page_cache.both_caches import BothCaches, Kernel
+from pgsweep.sizing.traces.visits import count_visits
+from pgsweep.sizing.traces.warm_start import WarmPools
 from tests.fix_ids import from_ids
 
 BLOCKS = 20_000

@@ -20,9 +20,9 @@ from pgsweep.pg.catalog import read_databases, read_relations
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
-from pgsweep.sizing.inference.consistency import Tally, doubts
-from pgsweep.sizing.inference.totals import Totals, read_totals
 from pgsweep.sizing.predict import judge, predict
+from pgsweep.sizing.snapshots.consistency import Tally, doubts
+from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from tests.fix_page import load_running
 from tests.fix_process import wait_until
 from tests.fix_recording import WhenRecording

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgsweep.sizing.inference.curve import PASS_SCALES, Curve, Flow
-from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates, cap_to_counters
+from pgsweep.sizing.snapshots.curve import PASS_SCALES, Curve, Flow
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates, cap_to_counters
 
 SECONDS = 30.0
 PASS_SECONDS = 5.0

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from pgsweep.evidence.disk_latency import latencies_of
 from pgsweep.records.prediction import DiskLatency, Throughput
-from pgsweep.sizing.closed_loop import Station, flow, station_for, throughput
-from pgsweep.sizing.disk_curve import Load, curves_of, limit_of, never_falling, seconds_by_depth
+from pgsweep.sizing.throughput.closed_loop import Station, flow, station_for, throughput
+from pgsweep.sizing.throughput.disk_curve import Load, curves_of, limit_of, never_falling, seconds_by_depth
 from tests.fix_advice import GB
 from tests.fix_throughput import Recorded, exact, predicted
 

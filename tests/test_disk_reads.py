@@ -15,8 +15,8 @@ import pytest
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
 from pgsweep.records.prediction import MemoryPrediction
-from pgsweep.sizing import disk_reads
-from pgsweep.sizing.memory_shares import MemoryFacts, Share
+from pgsweep.sizing.page_cache import disk_reads
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.predict import predict
 from pgsweep.units import format_bytes
 from tests.fix_cli import run

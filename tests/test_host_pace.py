@@ -14,8 +14,8 @@ from pgsweep.evidence.processor_times import joined_host, paces_of
 from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.host.processor_pace import ROUND_SECONDS, Pace, PaceTimer
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing.closed_loop import delay_for
-from pgsweep.sizing.host_pace import PaceEffect, effect_of_pace
+from pgsweep.sizing.throughput.closed_loop import delay_for
+from pgsweep.sizing.throughput.host_pace import PaceEffect, effect_of_pace
 from tests.fix_throughput import Recorded, exact
 
 

@@ -35,8 +35,8 @@ import sys, time
 from pathlib import Path
 from pgsweep.errors import PgsweepError
 import numpy.random, pyarrow.compute, pyarrow.parquet, scipy.optimize
-import pgsweep.evidence.store, pgsweep.sizing.inference.snapshots, pgsweep.sizing.inference.traces
-import pgsweep.sizing.inference.unfilled, pgsweep.sizing.inference.used_snapshots
+import pgsweep.evidence.store, pgsweep.sizing.snapshots.fit, pgsweep.sizing.traces.curve
+import pgsweep.sizing.snapshots.unfilled, pgsweep.sizing.snapshots.used_snapshots
 import pgsweep.ui.results, pgsweep.warm.heat.file
 from pgsweep.evidence.gathered import import_gathered
 from pgsweep.evidence.oracle_general import read_oracle_general

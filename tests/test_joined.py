@@ -20,8 +20,8 @@ from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
 from pgsweep.serve.forecast import Request, predict_pieces
 from pgsweep.serve.recording import keep_to, pieces_of
-from pgsweep.sizing.inference.totals import counter_rates
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.totals import counter_rates
 from tests.fix_page import load_running
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.rates import GRID, SINGLE, fit_batch, fit_weights
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, fit_batch, fit_weights
 
 
 def zipf_trace(pages: int, exponent: float, accesses: int, seed: int) -> np.ndarray:

@@ -14,9 +14,9 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.sizing.inference.paths import _FORGOTTEN_PASSES, _STATES, STEPS, _at_rest, _Chain, _one_step
-from pgsweep.sizing.inference.rates import GRID, SINGLE
 from pgsweep.sizing.predict import judge
+from pgsweep.sizing.snapshots.paths import _FORGOTTEN_PASSES, _STATES, STEPS, _at_rest, _Chain, _one_step
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE
 from pgsweep.units import BLOCK_BYTES
 
 PAGES, BUFFERS = 30_000, 3_000

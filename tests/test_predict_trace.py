@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.accesses import Trace
-from pgsweep.sizing.inference.estimate import RELIABLE, ROUGH
-from pgsweep.sizing.inference.traces import estimate, estimate_cold
-from pgsweep.sizing.inference.visits import count_visits
-from pgsweep.sizing.inference.warm import WarmPools
+from pgsweep.sizing.estimate import RELIABLE, ROUGH
+from pgsweep.sizing.traces.accesses import Trace
+from pgsweep.sizing.traces.curve import estimate, estimate_cold
+from pgsweep.sizing.traces.visits import count_visits
+from pgsweep.sizing.traces.warm_start import WarmPools
 from tests.fix_ids import from_ids
 
 ACCESSES_PER_SECOND = 50_000

@@ -17,9 +17,9 @@ import pytest
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.inference.unfilled import filled_up, unfilled
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.totals import Totals
+from pgsweep.sizing.snapshots.unfilled import filled_up, unfilled
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import from_json, to_csv, to_json, to_text
 from pgsweep.ui.terminal import Terminal

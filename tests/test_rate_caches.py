@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.fitted import Fitted
-from pgsweep.sizing.inference.rate_caches import PageCache, RateCaches
-from pgsweep.sizing.inference.residence import Classes, Residence
+from pgsweep.sizing.page_cache.rate_caches import PageCache, RateCaches
+from pgsweep.sizing.page_cache.residence import Classes, Residence
+from pgsweep.sizing.snapshots.fitted import Fitted
 from tests.fix_pool import PER_SECOND, RULES, Pages, record, zipf_pages
 
 BLOCKS, BUFFERS = 8_000, 1_000
@@ -103,7 +103,7 @@ def test_the_closed_form_is_lru_and_near_the_two_lists(load: tuple[Pages, Fitted
 def test_a_sample_of_the_pages_gives_the_same(load: tuple[Pages, Fitted], monkeypatch: Any) -> None:
     _, fitted = load
     (whole,) = caches(fitted).at(2_000, [cache_of(4_000)])
-    monkeypatch.setattr("pgsweep.sizing.inference.rate_caches._PAGES", BLOCKS // 2)
+    monkeypatch.setattr("pgsweep.sizing.page_cache.rate_caches._PAGES", BLOCKS // 2)
     (half,) = caches(fitted).at(2_000, [cache_of(4_000)])
     assert half.disk_share == pytest.approx(whole.disk_share, abs=0.015)
     assert half.twice_blocks == pytest.approx(whole.twice_blocks, rel=0.15)

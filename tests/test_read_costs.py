@@ -6,7 +6,7 @@ import pytest
 
 from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.records.prediction import ReadCosts, Throughput
-from pgsweep.sizing.read_costs import ASSUMED_COSTS, read_costs, waiting, with_savings
+from pgsweep.sizing.throughput.read_costs import ASSUMED_COSTS, read_costs, waiting, with_savings
 from tests.fix_advice import GB, MB, situation
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pgsweep.evidence.store import TABLES, EvidenceMeta
-from pgsweep.sizing.read_times import read_times
-from pgsweep.sizing.timed_reads import timed_reads, waited_per_second
+from pgsweep.sizing.throughput.read_times import read_times
+from pgsweep.sizing.throughput.timed_reads import timed_reads, waited_per_second
 
 
 class Recorded:

@@ -17,10 +17,10 @@ from pgsweep.evidence.read_timing import TIMED_SECONDS, Columns, ReadTiming
 from pgsweep.evidence.record import plan_record, record
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing.inference.totals import counter_rates
-from pgsweep.sizing.measured_loop import Refused, measure_loop
-from pgsweep.sizing.read_times import read_times
-from pgsweep.sizing.timed_reads import timed_reads, waited_per_second
+from pgsweep.sizing.snapshots.totals import counter_rates
+from pgsweep.sizing.throughput.measured_loop import Refused, measure_loop
+from pgsweep.sizing.throughput.read_times import read_times
+from pgsweep.sizing.throughput.timed_reads import timed_reads, waited_per_second
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database
 from pgsweep.testbed.workloads import ZIPF
 from tests.fix_process import wait_until

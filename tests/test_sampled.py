@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.errors import MissingAbility
-from pgsweep.sizing.inference.sampled import replay_sizes
-from pgsweep.sizing.inference.traces import estimate_cold
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.traces.curve import estimate_cold
+from pgsweep.sizing.traces.sampled import replay_sizes
 from pgsweep.workers import run_tasks
 from tests.fix_process import wait_until
 from tests.fix_written import MIB, write_trace

@@ -15,11 +15,11 @@ from pgsweep._native import Rules, replay
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing.inference.curve import Curve, Flow
-from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates
-from pgsweep.sizing.inference.scan_counts import loop_absent, scanned_blocks
-from pgsweep.sizing.inference.totals import read_totals
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.curve import Curve, Flow
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
+from pgsweep.sizing.snapshots.scan_counts import loop_absent, scanned_blocks
+from pgsweep.sizing.snapshots.totals import read_totals
 
 TABLE = {
     "kind": np.array(["r", "i"]),

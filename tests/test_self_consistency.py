@@ -11,16 +11,16 @@ import pytest
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.records.prediction import Level
-from pgsweep.sizing.inference.estimate import Doubt, Estimate, judged, without_unknown
-from pgsweep.sizing.inference.self_consistency import (
+from pgsweep.sizing.estimate import Doubt, Estimate, judged, without_unknown
+from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.self_consistency import (
     Part,
     part_doubts,
     shift_doubts,
     stranger_doubts,
     today_doubts,
 )
-from pgsweep.sizing.inference.totals import read_totals
-from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.totals import read_totals
 from tests.fix_pool import record, zipf_pages
 
 GOOD = Part(

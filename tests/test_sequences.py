@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pgsweep.sizing.inference.observations import Group, Observations
-from pgsweep.sizing.inference.sequences import in_order, together
+from pgsweep.sizing.snapshots.observations import Group, Observations
+from pgsweep.sizing.snapshots.sequences import in_order, together
 
 LOOP, OTHERS = 300, 700
 """Pages of the two groups."""

@@ -16,7 +16,7 @@ from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.server_rules import check_usage_counts, rules_of
+from pgsweep.sizing.rules import check_usage_counts, rules_of
 from pgsweep.sizing.verify import verify
 from tests.fix_pool import record, zipf_pages
 

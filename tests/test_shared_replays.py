@@ -15,10 +15,10 @@ import pytest
 from pgsweep import _native
 from pgsweep.errors import UsageError
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
-from pgsweep.sizing.inference.accesses import Trace
-from pgsweep.sizing.inference.estimate import Estimate
-from pgsweep.sizing.inference.traces import estimate
+from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.predict import predict, trace_of
+from pgsweep.sizing.traces.accesses import Trace
+from pgsweep.sizing.traces.curve import estimate
 from tests.fix_cli import run
 from tests.fix_pool import kinds_of
 from tests.fix_written import DATABASE_OID, MIB, write_trace

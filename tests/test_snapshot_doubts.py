@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from pgsweep.records.prediction import PredictResult
-from pgsweep.sizing.inference.curve import Flow
-from pgsweep.sizing.inference.interval import Beside, around, corrected
-from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates
-from pgsweep.sizing.inference.recording_doubts import length_doubts
-from pgsweep.sizing.inference.scan_counts import by_rings
-from pgsweep.sizing.inference.self_consistency import (
+from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.curve import Flow
+from pgsweep.sizing.snapshots.fit import followers_of
+from pgsweep.sizing.snapshots.interval import Beside, around, corrected
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
+from pgsweep.sizing.snapshots.recording_doubts import length_doubts
+from pgsweep.sizing.snapshots.scan_counts import by_rings
+from pgsweep.sizing.snapshots.self_consistency import (
     drift_doubts,
     order_doubts,
     together_doubts,
     width_doubts,
 )
-from pgsweep.sizing.inference.snapshots import followers_of
-from pgsweep.sizing.inference.totals import Totals, read_totals
-from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
 
 POINTS = SyntheticRelation(pages=2500, law="zipf", exponent=0.9, share=0.6, accesses=1.0, gap_seconds=0.0)

@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from pgsweep import _native
-from pgsweep.sizing.inference.accesses import Trace
-from pgsweep.sizing.inference.estimate import RELIABLE, ROUGH, Estimate
-from pgsweep.sizing.inference.steadiness import Steadiness
-from pgsweep.sizing.inference.traces import estimate
-from pgsweep.sizing.inference.visits import count_visits
+from pgsweep.sizing.estimate import RELIABLE, ROUGH, Estimate
+from pgsweep.sizing.traces.accesses import Trace
+from pgsweep.sizing.traces.curve import estimate
+from pgsweep.sizing.traces.steadiness import Steadiness
+from pgsweep.sizing.traces.visits import count_visits
 from tests.fix_ids import from_ids
 
 Pages = NDArray[np.uint32]

@@ -15,9 +15,9 @@ from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.host.processor_time import cold_read_seconds, copy_seconds, host_seconds, server_seconds
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing import verify
-from pgsweep.sizing.closed_loop import delay_for, flow, station_for, throughput
-from pgsweep.sizing.inference.totals import counter_rates, statistics_factor
-from pgsweep.sizing.measured_loop import others_share
+from pgsweep.sizing.snapshots.totals import counter_rates, statistics_factor
+from pgsweep.sizing.throughput.closed_loop import delay_for, flow, station_for, throughput
+from pgsweep.sizing.throughput.measured_loop import others_share
 from tests.fix_advice import GB
 from tests.fix_throughput import Recorded, exact, predicted
 

@@ -25,8 +25,8 @@ from pgsweep.records.prediction import MemoryPrediction, PredictResult, Throughp
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
-from pgsweep.sizing.inference.totals import Totals
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.verify import _within_together, filling, just_filled, miss_error, verify
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json

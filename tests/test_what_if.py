@@ -14,11 +14,11 @@ import pytest
 from pgsweep.errors import UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.records.prediction import PredictResult
-from pgsweep.sizing.memory_shares import SESSION_BYTES, MemoryFacts
+from pgsweep.sizing.page_cache.memory_shares import SESSION_BYTES, MemoryFacts
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.what_if.changed_trace import ChangedTrace
 from pgsweep.sizing.what_if.grammar import Grows, Scan, SharedBuffers, parse
 from pgsweep.sizing.what_if.relations import check_relations
-from pgsweep.sizing.what_if.traces import ChangedTrace
 from pgsweep.ui.prediction import VIEW
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run

@@ -35,11 +35,11 @@ from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PredictResult
-from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
+from pgsweep.sizing.page_cache.snapshot_disk_reads import predict_memory_of_snapshots
 from pgsweep.sizing.predict import judge, predict, predict_window, result_of
-from pgsweep.sizing.read_times import costs_of_misses
-from pgsweep.sizing.server_rules import rules_of
-from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
+from pgsweep.sizing.rules import rules_of
+from pgsweep.sizing.throughput.read_times import costs_of_misses
 from pgsweep.units import BLOCK_BYTES, as_setting
 
 _RELATIONS: Final = 20

@@ -1,9 +1,9 @@
 """What reads cost at each size: misses, disk reads, and the time that sessions wait for both.
 
-The disk reads are simulated: from a trace by replay (sizing/disk_reads.py), from snapshots by the fitted
-rates (sizing/snapshot_disk_reads.py). Where that is not possible, only the pool's misses are known, and the
-disk reads lie between bounds. With a pool of s blocks, a page cache of C and the misses m(n) of a pool of n
-blocks:
+The disk reads are simulated: from a trace by replay (sizing/page_cache/disk_reads.py), from snapshots by
+the fitted rates (sizing/page_cache/snapshot_disk_reads.py). Where that is not possible, only the pool's
+misses are known, and the disk reads lie between bounds. With a pool of s blocks, a page cache of C and the
+misses m(n) of a pool of n blocks:
 
     m(s + C)  <=  disk reads  <=  m(s)
 
@@ -23,7 +23,7 @@ import msgspec
 from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import Gain, ReadsPoint
 from pgsweep.records.prediction import CurvePoint, MemoryPrediction, ReadCosts
-from pgsweep.sizing.read_costs import Bounded, waiting
+from pgsweep.sizing.throughput.read_costs import Bounded, waiting
 
 LEAST_OF_ONE_CACHE: Final = 0.75
 MOST_OF_ONE_CACHE: Final = 1.15

@@ -23,9 +23,9 @@ from pgsweep.records.prediction import (
     ScannedRelation,
     Verdict,
 )
-from pgsweep.sizing.inference.parallel import check_threads
 from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
-from pgsweep.sizing.server_rules import check_server, check_usage_counts, rules_of, unsettled
+from pgsweep.sizing.parallel import check_threads
+from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
 from pgsweep.sizing.sizes import blocks_of, check_sizes
 from pgsweep.units import BLOCK_BYTES
 from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.evidence.store import Evidence, EvidenceMeta
-    from pgsweep.sizing.inference.accesses import Trace
-    from pgsweep.sizing.inference.estimate import Doubt, Estimate
-    from pgsweep.sizing.inference.observations import Table
-    from pgsweep.sizing.inference.ring_limits import RingLimit
-    from pgsweep.sizing.inference.unfilled import Unfilled
+    from pgsweep.sizing.estimate import Doubt, Estimate
+    from pgsweep.sizing.ring_limits import RingLimit
+    from pgsweep.sizing.snapshots.observations import Table
+    from pgsweep.sizing.snapshots.unfilled import Unfilled
+    from pgsweep.sizing.traces.accesses import Trace
     from pgsweep.sizing.what_if.grammar import Asked
 
 SNAPSHOTS = ("sql", "peek")
@@ -75,7 +75,7 @@ class Judged:
 
         Of a trace all are shown: where its interval is wide, its ends are states that a pool can be in.
         """
-        from pgsweep.sizing.inference.estimate import without_unknown
+        from pgsweep.sizing.estimate import without_unknown
 
         return without_unknown(self.estimate) if self.source in SNAPSHOTS else (self.estimate, [])
 
@@ -117,7 +117,7 @@ def predict(
         check_memory(asked)
     found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked, executor=executor)
     if found.snapshots is not None:
-        from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
+        from pgsweep.sizing.page_cache.snapshot_disk_reads import predict_memory_of_snapshots
 
         fitted, rules = found.estimate.fitted, rules_of(found.snapshots.meta)
         result = predict_memory_of_snapshots(
@@ -128,7 +128,7 @@ def predict(
             raise no_memory("--ram")
         result = result_of(found)
     else:
-        from pgsweep.sizing.disk_reads import predict_memory
+        from pgsweep.sizing.page_cache.disk_reads import predict_memory
 
         rules = rules_of(found.recorded.meta)
         result = predict_memory(
@@ -144,7 +144,7 @@ def predict(
 def _knows_memory(evidence: Path) -> bool:
     """Return whether evidence says how much memory its server's host has; true for a trace of others."""
     from pgsweep.evidence.store import Evidence
-    from pgsweep.sizing.memory_shares import MemoryFacts
+    from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 
     if evidence.is_file():
         return True
@@ -227,8 +227,8 @@ def predict_window(
     Raises:
         EvidenceError: it holds no access.
     """
-    from pgsweep.sizing.memory_shares import MemoryFacts
-    from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
+    from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
+    from pgsweep.sizing.page_cache.snapshot_disk_reads import predict_memory_of_snapshots
 
     check_threads()
     sizes = blocks_of(sizes_bytes, evidence.meta.shared_buffers_blocks)
@@ -262,7 +262,7 @@ def _from_foreign_trace(
 ) -> Judged:
     """Predict from a trace in oracleGeneral format; without sizes, a 64th of its pages to all of them."""
     from pgsweep.evidence.oracle_general import read_oracle_general
-    from pgsweep.sizing.inference.traces import estimate_cold
+    from pgsweep.sizing.traces.curve import estimate_cold
 
     trace = read_oracle_general(path)
     sizes = (
@@ -295,13 +295,13 @@ def _from_snapshots(
 ) -> Judged:
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
-    from pgsweep.sizing.inference.estimate import Doubt, judged, refused
-    from pgsweep.sizing.inference.ring_limits import of_snapshots
-    from pgsweep.sizing.inference.snapshots import estimate
-    from pgsweep.sizing.inference.totals import read_totals
-    from pgsweep.sizing.inference.unfilled import estimate_unfilled, filled_up, unfilled
-    from pgsweep.sizing.inference.used_snapshots import used_snapshots
-    from pgsweep.sizing.what_if.fitted import changes_of
+    from pgsweep.sizing.estimate import Doubt, judged, refused
+    from pgsweep.sizing.ring_limits import of_snapshots
+    from pgsweep.sizing.snapshots.fit import estimate
+    from pgsweep.sizing.snapshots.totals import read_totals
+    from pgsweep.sizing.snapshots.unfilled import estimate_unfilled, filled_up, unfilled
+    from pgsweep.sizing.snapshots.used_snapshots import used_snapshots
+    from pgsweep.sizing.what_if.changed_rates import changes_of
 
     meta = evidence.meta
     check_server(meta)
@@ -425,7 +425,7 @@ def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int
 def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
     """Return what a server does that its counters do not show."""
     from pgsweep.evidence.endings import WENT_AWAY
-    from pgsweep.sizing.inference.estimate import Doubt
+    from pgsweep.sizing.estimate import Doubt
 
     doubts = []
     if meta.settings.get("in_hot_standby") == "on":
@@ -450,8 +450,8 @@ def _from_trace(
     *,
     any_size: bool,
 ) -> Judged:
-    from pgsweep.sizing.inference.ring_limits import of_trace
-    from pgsweep.sizing.inference.traces import estimate
+    from pgsweep.sizing.ring_limits import of_trace
+    from pgsweep.sizing.traces.curve import estimate
 
     meta = evidence.meta
     check_server(meta)
@@ -496,7 +496,7 @@ def trace_of(evidence: TraceTables) -> Trace:
     """
     import numpy as np
 
-    from pgsweep.sizing.inference.accesses import from_evidence
+    from pgsweep.sizing.traces.accesses import from_evidence
 
     meta = evidence.meta
     recovery = meta.host.get("recovery_pid")

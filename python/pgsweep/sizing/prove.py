@@ -37,12 +37,12 @@ from pgsweep.plain import shell_word
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import CurvePoint
 from pgsweep.records.proof import Interval, ProveResult, ProveRow
-from pgsweep.sizing.inference.accesses import DROP, EXTEND, REPEAT, STRATEGY, Trace, first_accesses
-from pgsweep.sizing.inference.traces import estimate
-from pgsweep.sizing.inference.visits import count_visits
-from pgsweep.sizing.inference.warm import WarmPools
 from pgsweep.sizing.predict import predict, trace_of
-from pgsweep.sizing.server_rules import rules_of
+from pgsweep.sizing.rules import rules_of
+from pgsweep.sizing.traces.accesses import DROP, EXTEND, REPEAT, STRATEGY, Trace, first_accesses
+from pgsweep.sizing.traces.curve import estimate
+from pgsweep.sizing.traces.visits import count_visits
+from pgsweep.sizing.traces.warm_start import WarmPools
 from pgsweep.testbed.replay_server import ReplayCounts, ReplayServer, can_try, check_size
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent
 

@@ -25,12 +25,12 @@ from pgsweep.pg.connect import connect
 from pgsweep.pg.refusals import explained
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
-from pgsweep.sizing.disk_reads import disk_bytes_per_second
-from pgsweep.sizing.host_pace import Z90, PaceEffect, effect_of_pace
-from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.measured_loop import others_share, sessions_of
-from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.sizing.page_cache.disk_reads import disk_bytes_per_second
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.totals import Totals
+from pgsweep.sizing.throughput.host_pace import Z90, PaceEffect, effect_of_pace
+from pgsweep.sizing.throughput.measured_loop import others_share, sessions_of
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 

@@ -16,7 +16,7 @@ import numpy as np
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.store import Evidence
 from pgsweep.records.verification import WorkloadChange
-from pgsweep.sizing.inference.totals import Totals, gained, read_totals, series_of, statistics_factor
+from pgsweep.sizing.snapshots.totals import Totals, gained, read_totals, series_of, statistics_factor
 from pgsweep.units import format_percent
 
 _LEAST: Final = 0.1

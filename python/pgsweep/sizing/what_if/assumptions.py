@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pgsweep.plain import shown
 from pgsweep.records.prediction import WhatIf
-from pgsweep.sizing.inference.observations import Table
-from pgsweep.sizing.memory_shares import SESSION_BYTES
+from pgsweep.sizing.page_cache.memory_shares import SESSION_BYTES
+from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.what_if.grammar import (
     Asked,
     Connections,

@@ -19,7 +19,7 @@ import numpy as np
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
 from pgsweep.records.prediction import ChangedPrediction, PredictResult, Verdict, WhatIf
-from pgsweep.sizing.inference.estimate import KEPT_ROOM, Doubt, Estimate, judged, without_unknown
+from pgsweep.sizing.estimate import KEPT_ROOM, Doubt, Estimate, judged, without_unknown
 from pgsweep.sizing.predict import (
     Judged,
     no_memory,
@@ -27,18 +27,18 @@ from pgsweep.sizing.predict import (
     server_misses,
     trace_of,
 )
-from pgsweep.sizing.server_rules import rules_of
+from pgsweep.sizing.rules import rules_of
 from pgsweep.sizing.what_if.assumptions import assumption_of
+from pgsweep.sizing.what_if.changed_trace import ChangedTrace
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
 from pgsweep.sizing.what_if.relations import check_relations
-from pgsweep.sizing.what_if.traces import ChangedTrace
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 if TYPE_CHECKING:
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.evidence.store import Evidence
-    from pgsweep.sizing.inference.accesses import Trace
+    from pgsweep.sizing.traces.accesses import Trace
 
 _DRAWS: Final = 2
 _Z90: Final = 1.645
@@ -123,8 +123,8 @@ def _of_snapshots(
     seed: int,
 ) -> ChangedPrediction:
     """Return the curve with the changes, from rates; also what comes from disk."""
-    from pgsweep.sizing.disk_reads import Change
-    from pgsweep.sizing.snapshot_disk_reads import Changed, predict_memory_of_snapshots
+    from pgsweep.sizing.page_cache.disk_reads import Change
+    from pgsweep.sizing.page_cache.snapshot_disk_reads import Changed, predict_memory_of_snapshots
 
     of_load = any(one.of_load for one in asked)
     now, changed = found.estimate, found.estimate.changed
@@ -184,7 +184,7 @@ def _of_trace(
     seed: int,
 ) -> ChangedPrediction:
     """Return the curve with the changes, from a trace that is rewritten; also what comes from disk."""
-    from pgsweep.sizing.disk_reads import Change, predict_memory
+    from pgsweep.sizing.page_cache.disk_reads import Change, predict_memory
 
     of_load = any(one.of_load for one in asked)
     if not of_load:
@@ -244,7 +244,7 @@ class _Draw:
 
 
 def _drawn(found: Judged, recorded: TraceTables, asked: Sequence[Asked], seed: int, number: int) -> _Draw:
-    from pgsweep.sizing.inference.traces import estimate
+    from pgsweep.sizing.traces.curve import estimate
 
     tables = ChangedTrace(recorded, asked, np.random.default_rng([seed, number]))
     extensions_are_reads = recorded.meta.server_version_num < 160000

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
-from pgsweep.sizing.inference.observations import Table
+from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.what_if.grammar import Asked, Insert, OfRelation, Scan, Without
 
 _SCANNED_KINDS = frozenset("rmt")

@@ -1,0 +1,581 @@
+"""Transactions per second at each size, as a ratio to today's, from evidence of the server's host.
+
+A transaction needs processor time, waits for reads, and is delayed by what else there is. All three are
+known for today from counters over the recording:
+
+    processor time    of the server's processes (/proc/PID/stat), divided by the transactions
+    reads             blk_read_time of pg_stat_database (track_io_timing), or reads that the recording timed,
+                      less the copies from the page cache
+    the rest          what makes the closed loop's throughput the measured one; taken as the same at each size
+
+At another size sessions wait for the disk as many times as long as there are more reads that wait for it in
+the simulation. A block that another read brings with it counts a part of a read: a larger read takes longer,
+and what is read ahead is not always there when it is asked for.
+
+A read from disk takes tens of times the processor time of a copy: the request, two switches between
+processes, the interrupt, a page to be found for it. A block that comes with it takes three copies.
+Each miss more or less is a copy more or less, and the search for a buffer.
+
+Clients on the same host use the processors too, as much more as there are more transactions. What other
+programs use is taken to be theirs; at the other end it is the same at any throughput.
+
+Where sessions write pages to make room in the pool, which is timed, they do so more or less often as more or
+fewer pages leave it. Of the processors a write takes at most ten copies; the rest of its time is waiting.
+
+Where sessions write, a smaller page cache makes reads take longer too, of the processors and in waiting:
+pages that are written again and again go to the device more often, and reads wait behind them; at most as
+much as the page cache is smaller, for the share of the evicted pages that were dirty, and at most once for
+each of these.
+
+The closed loop of the sessions then gives the throughput (closed_loop.py). How much longer a read waits
+where more of them are in flight was measured on the device (disk_curve.py); today's waiting, as measured, is
+that at today's depth. Where it was not measured a read is taken to wait as long at each depth.
+
+For another number of sessions the loop has that many. Where the latency by depth was not measured, reads wait
+at best as long as today, at worst as at a device that serves one after the other, and likely the geometric
+mean of both.
+Locks, WAL and the network delay a transaction at most as many times longer as there are more sessions.
+
+Only the ratio is shown. For the interval, each of what is not known exactly is set to its ends by itself, and
+the deviations that follow are added in quadrature, since their causes are independent: the disk reads at the
+size and those of today, what misses and reads take of the processors, what blocks that are read ahead cost,
+what writing adds, how many pages are written, whose the processor time of others is, the latency by depth,
+and the model itself.
+
+It is refused where the rest dominates, where others use the processors, and where what is needed was not
+measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from pgsweep.records.prediction import MemoryPrediction, Observed, Throughput, ThroughputPoint
+from pgsweep.sizing.page_cache.memory_shares import is_another_memory
+from pgsweep.sizing.throughput.closed_loop import Station, delay_for, flow, station_for, throughput
+from pgsweep.sizing.throughput.disk_curve import CURVE_ENDS, Load, curves_of
+from pgsweep.sizing.throughput.measured_loop import MOST_SESSIONS, Loop, Refused, measure_loop
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
+
+if TYPE_CHECKING:
+    from pgsweep.evidence.exported import TraceTables
+    from pgsweep.evidence.store import EvidenceMeta
+    from pgsweep.records.prediction import CurvePoint, DiskPoint
+
+_MOST_REST: Final = 0.5
+"""The share of the time of active transactions from which on the rest dominates."""
+
+_FEWEST_READS: Final = 10.0
+"""Disk reads per second below which their cost is not known."""
+
+_MOST_UNKNOWN: Final = 0.2
+"""The share of the time of active transactions that may be waiting for reads that are neither copies nor disk
+reads."""
+
+_MARGIN: Final = 0.03
+"""The error of the model itself: what is left of it in benchmarks/advise."""
+
+_COLD_READ_SECONDS: Final = 30e-6
+"""Processor time of a disk read where it was not measured: assumed."""
+
+_BEYOND_READER: Final = (1.0, 1.25, 1.75)
+"""What a disk read takes of the processors, as multiples of what its reader takes: at least, likely, at most.
+The interrupt at its end, and reclaim of the page whose room it takes, come on top. Assumed."""
+
+
+_MISS: Final = (1.0, 1.4, 1.9)
+"""What a miss takes of the processors, as multiples of a copy from the page cache: at least, likely, at most.
+Beside the copy the server searches for a buffer, empties it and enters the page. Assumed: in
+benchmarks/advise it was 1.0 to 1.5 on one host and 1.6 on another."""
+
+_BROUGHT: Final = (1.0, 3.0, 4.5)
+"""What a block that is read ahead takes of the processors, as multiples of a copy: at least, likely, at most.
+Its pages are found, entered and later reclaimed like those of any read. Assumed: in benchmarks/advise the
+server's processor time shows 2.4, with a standard error of 0.8; the throughput 3.8, with one of 1.2."""
+
+_AHEAD: Final = (0.2, 0.6, 1.0)
+"""What a block that another read brings with it counts, of a read: at least, likely, at most. Assumed: the
+read takes longer, and the device transfers as much as for another one. In benchmarks/advise the throughput
+shows that such a block costs 0.4 of what a read costs on one host (standard error 0.04), and 1.0 on another
+(0.2), what it takes of the processors included."""
+
+
+_ONLY_COPIES: Final = (
+    "almost nothing is read from disk today, so the time of such a read is not known: throughput is not "
+    "predicted where blocks may be read from disk (sizes left out: {count})"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Then:
+    """Another memory, or another number of sessions, each of which does what one of today does.
+
+    Attributes:
+        sessions_factor: this many times the sessions.
+        curve: the miss ratios.
+        memory: the disk reads, of this many times the accesses.
+    """
+
+    sessions_factor: float
+    curve: list[CurvePoint]
+    memory: MemoryPrediction
+
+
+def predict_throughput(
+    evidence: TraceTables,
+    observed: Observed,
+    curve: list[CurvePoint],
+    memory: MemoryPrediction,
+    then: Then | None = None,
+) -> Throughput:
+    """Return the throughput at each size that has disk reads, or why there is none.
+
+    Args:
+        evidence: a trace, or snapshots recorded on the server's host.
+        observed: measured by it.
+        curve: the miss ratios.
+        memory: the disk reads.
+        then: what differs; the throughput is with it, as a ratio to today's without.
+    """
+    try:
+        _refuse_another_memory(evidence.meta, memory)
+        return _predict(measure_loop(evidence), observed, curve, memory, then)
+    except Refused as refused:
+        return Throughput(points=[], reasons=[f"throughput is not predicted: {refused}"])
+
+
+def _refuse_another_memory(meta: EvidenceMeta, memory: MemoryPrediction) -> None:
+    recorded, asked = meta.host.get("memory_bytes", ""), memory.memory_bytes
+    if recorded.isdecimal() and len(recorded) < 16 and is_another_memory(int(recorded), asked):
+        raise Refused(
+            f"sessions waited with {format_bytes(int(recorded))} of memory, not with {format_bytes(asked)}; "
+            f"what another memory changes: --what-if 'ram {format_bytes(asked).replace(' ', '')}'"
+        )
+
+
+@dataclass(frozen=True)
+class _Disk:
+    """Disk reads in a second that a session waits for, and the blocks read from disk, readahead included."""
+
+    reads: float
+    blocks: float
+
+    def times(self, factor: float) -> _Disk:
+        return _Disk(self.reads * factor, self.blocks * factor)
+
+    @property
+    def ahead(self) -> float:
+        """Blocks that reads for others brought."""
+        return max(0.0, self.blocks - self.reads)
+
+
+def _disk(point: DiskPoint) -> tuple[_Disk, _Disk, _Disk]:
+    """Return the disk reads at a size: likely, at least, at most."""
+    return (
+        _Disk(point.disk_reads_per_second, point.disk_bytes_per_second / BLOCK_BYTES),
+        _Disk(point.disk_reads_low, point.disk_bytes_low / BLOCK_BYTES),
+        _Disk(point.disk_reads_high, point.disk_bytes_high / BLOCK_BYTES),
+    )
+
+
+def _today(today: DiskPoint, memory: MemoryPrediction) -> tuple[_Disk, _Disk, _Disk]:
+    """Return today's disk reads, likely, at least and at most: as far off as the measured bytes show."""
+    likely, low, high = _disk(today)
+    measured, simulated = memory.measured_disk_bytes_per_second, memory.simulated_disk_bytes_per_second
+    if not measured or not simulated:
+        return likely, low, high
+    off = abs(measured / simulated - 1)
+    less, more = likely.times(1 - off), likely.times(1 + off)
+    return (
+        likely,
+        _Disk(max(low.reads, less.reads), max(low.blocks, less.blocks)),
+        _Disk(min(high.reads, more.reads), min(high.blocks, more.blocks)),
+    )
+
+
+def _grown(then: _Disk, now: _Disk, ahead: float) -> float:
+    """Return how many times as long sessions wait for the disk.
+
+    Args:
+        ahead: what a block that is read ahead counts, of a read.
+    """
+    return (then.reads + ahead * then.ahead) / max(now.reads + ahead * now.ahead, 1e-9)
+
+
+def _crowded(then_bytes: int, now_bytes: int, dirty_share: float, gone: float) -> float:
+    """Return how many times as long reads wait at most, where another page cache holds what sessions write.
+
+    Args:
+        then_bytes: of the page cache.
+        now_bytes: of today's.
+        dirty_share: of the pages that leave the pool.
+        gone: pages that leave the pool for each disk read, with the smaller page cache. At most all that are
+            dirty are written, each once, beside the read; at least none are with the larger one.
+    """
+    less = max(now_bytes, 1) / max(then_bytes, 1)
+    longer = 1 + dirty_share * min(max(less, 1 / less) - 1, gone)
+    return longer if less >= 1 else 1 / longer
+
+
+def _written(misses: float, dirty_share: float) -> tuple[float, float]:
+    """Return how many times as many pages sessions write to make room, at two ends.
+
+    At one end the same share of the pages that leave the pool is dirty. At the other as many as today are, or
+    all that leave it: what sessions write may be just what no size keeps.
+
+    Args:
+        misses: how many times as many pages leave the pool.
+        dirty_share: of those that leave it today.
+    """
+    return misses, min(1.0, misses / max(dirty_share, 1e-9))
+
+
+def _assumed(loop: Loop, factor: float) -> list[str]:
+    found = []
+    if not loop.writes_timed:
+        found.append(
+            "how long sessions write was not measured (track_io_timing is off): what they wait for it is "
+            "taken as the same at each size"
+        )
+    if loop.cold_read_seconds is None:
+        found.append(
+            "what a read from disk takes of a processor was not measured: 30 microseconds are assumed"
+        )
+    if not loop.latencies and factor != 1:
+        found.append(
+            "the latency of the disk by depth was not measured "
+            f"({loop.no_latencies}): the interval goes from reads that wait as long as today to a device "
+            "that serves one after the other"
+        )
+    elif not loop.latencies:
+        found.append(
+            "a read from disk is assumed to take equally long at each depth, which is too optimistic where "
+            "more reads are in flight than today: the latency by depth was not measured "
+            f"({loop.no_latencies})"
+        )
+    return found
+
+
+class _DiskWaits:
+    """What waiting for the disk makes of the throughput.
+
+    Args:
+        loop: of today.
+        read_seconds: that a transaction waits for reads from disk.
+        delay_seconds: that it takes outside the processors, this included.
+        now: the disk reads of today.
+        sessions: that there are then.
+    """
+
+    def __init__(
+        self, loop: Loop, read_seconds: float, delay_seconds: float, now: _Disk, sessions: float
+    ) -> None:
+        cold = loop.cold_read_seconds
+        self.cold_seconds = _COLD_READ_SECONDS if cold is None else cold
+        self.unrecorded = max(loop.demand_seconds - loop.recording_seconds, loop.demand_seconds / 2)
+        self._loop = loop
+        self._reads = read_seconds
+        self._delay = delay_seconds
+        waited = self.waited(now)
+        self.depth = loop.transactions_per_second * waited
+        found = curves_of(
+            loop.latencies,
+            Load(
+                sessions=loop.sessions,
+                waited_seconds=waited,
+                rest_seconds=delay_seconds - waited,
+                demand_seconds=loop.demand_seconds,
+                processors=loop.processors,
+            ),
+            math.floor(max(sessions, loop.sessions)) + 1,
+        )
+        self._then_sessions = sessions
+        self._curves = found.curves
+        self._likely = [0]
+        if sessions != loop.sessions and not loop.latencies:
+            one_by_one = np.arange(1.0, math.floor(max(sessions, loop.sessions)) + 2)
+            self._likely.append(len(self._curves))
+            self._curves = [*self._curves, one_by_one]
+        self.most_reads_per_second = found.most_reads_per_second
+        self._known: dict[tuple[float, int], tuple[Station, float]] = {}
+
+    @property
+    def curve_ends(self) -> list[tuple[int, int]]:
+        """The numbers of curves that are the two ends of what is not known exactly of the likely one, 0."""
+        pairs = [pair for pair in CURVE_ENDS if any(self._curves[end] is not None for end in pair)]
+        return pairs if len(self._likely) == 1 else [*pairs, (self._likely[0], self._likely[1])]
+
+    def waited(self, now: _Disk) -> float:
+        """Return the waiting of a transaction today, without the processor time in it.
+
+        Where reads seem to take more than all, they take all that is not processor time.
+        """
+        busy = now.reads / self._loop.transactions_per_second * self.cold_seconds
+        return min(max(0.0, self._reads - busy), self._delay)
+
+    def ratio(
+        self, waited: float, longer: float, demand: float, curve: int | None, delayed: float = 0.0
+    ) -> float:
+        """Return the throughput, divided by that of today.
+
+        Args:
+            waited: today.
+            longer: by which factor a transaction waits longer, were the depth the same.
+            demand: processor time of a transaction.
+            curve: which of the curves; the likely one by default.
+            delayed: seconds that a transaction is delayed longer.
+        """
+        loop = self._loop
+        if curve is None:
+            likely = [self.ratio(waited, longer, demand, one, delayed) for one in self._likely]
+            return math.prod(likely) ** (1 / len(likely))
+        slower = self._curves[curve]
+        if slower is None:
+            base, changed = (
+                throughput(
+                    sessions,
+                    delay_seconds=seconds,
+                    demand_seconds=processor,
+                    processors=loop.processors,
+                )
+                for sessions, seconds, processor in (
+                    (loop.sessions, self._delay, self.unrecorded),
+                    (self._then_sessions, self._delay - waited + waited * longer + delayed, demand),
+                )
+            )
+            return changed / base
+        rest = self._delay - waited
+
+        def through(sessions: float, station: Station, demand: float, delayed: float = 0.0) -> float:
+            return flow(
+                sessions,
+                station,
+                delay_seconds=rest + delayed,
+                demand_seconds=demand,
+                processors=loop.processors,
+            ).throughput
+
+        if (waited, curve) not in self._known:
+            today = station_for(
+                waited,
+                slower,
+                loop.sessions,
+                delay_seconds=rest,
+                demand_seconds=loop.demand_seconds,
+                processors=loop.processors,
+            )
+            self._known[waited, curve] = today, through(loop.sessions, today, self.unrecorded)
+        today, base = self._known[waited, curve]
+        station = Station(seconds=today.seconds * longer, slower=slower)
+        return through(self._then_sessions, station, demand, delayed) / base
+
+
+@dataclass(frozen=True)
+class _Causes:
+    """A throughput, and what it is with each of what is not known exactly at its ends.
+
+    Attributes:
+        likely: the throughput.
+        ends: by cause, of which the first are the disk reads at the size; one end or two.
+    """
+
+    likely: float
+    ends: list[list[float]]
+
+    def point(self, size_bytes: int) -> ThroughputPoint:
+        """Return the throughput at a size, with its interval: the deviations in quadrature."""
+        below = (max(0.0, self.likely - min(values)) for values in self.ends)
+        above = (max(0.0, max(values) - self.likely) for values in self.ends)
+        return ThroughputPoint(
+            shared_buffers_bytes=size_bytes,
+            ratio=self.likely,
+            low=max(0.0, self.likely - math.hypot(*below)),
+            high=self.likely + math.hypot(*above),
+        )
+
+    def against(self, base: _Causes) -> _Causes:
+        """Return the throughput divided by that at another size, where each cause is at the same end.
+
+        The disk reads of the two may be off in opposite directions, and so may the model.
+        """
+        together = [
+            [one / max(other, 1e-9) for one, other in zip(values, others, strict=True)]
+            for values, others in zip(self.ends[1:-1], base.ends[1:-1], strict=True)
+        ]
+        apart = [[one / base.likely for one in self.ends[end]] for end in (0, -1)]
+        apart.append([self.likely / max(one, 1e-9) for one in base.ends[0]])
+        return _Causes(self.likely / base.likely, [*apart, *together])
+
+
+def _sessions(factor: float) -> str:
+    """Return for how many sessions the throughput is, and what is assumed of more."""
+    if factor == 1:
+        return "throughput is for as many sessions as today, each with the pauses of today"
+    return (
+        f"throughput is for {format_plain(factor)} times the sessions, each with the pauses of today; disk "
+        "reads per second are for that many times the accesses, which the server may not reach"
+    )
+
+
+def _predict(
+    loop: Loop,
+    observed: Observed,
+    curve: list[CurvePoint],
+    memory: MemoryPrediction,
+    then: Then | None,
+) -> Throughput:
+    factor = 1.0 if then is None else then.sessions_factor
+    if loop.sessions * factor > MOST_SESSIONS:
+        raise Refused(f"more than {MOST_SESSIONS} sessions are not computed")
+    size = observed.shared_buffers_bytes
+    today = next((point for point in memory.points if point.shared_buffers_bytes == size), None)
+    if today is None:
+        raise Refused("today's size is not among those predicted (--sizes)")
+    points = memory.points if then is None else then.memory.points
+    few = today.disk_reads_per_second < _FEWEST_READS
+    left_out = 0
+    if few:
+        # Where hardly anything is read from disk then either, that is no part of the time.
+        alike = [
+            one
+            for one in points
+            if one.disk_reads_high / factor < _FEWEST_READS or (then is None and one is today)
+        ]
+        left_out, points = len(points) - len(alike), alike
+        if all(one is today for one in points):
+            raise Refused("almost nothing is read from disk today, so the time of such a read is not known")
+    misses = {point.shared_buffers_bytes: point.miss_ratio for point in curve}
+    accesses = observed.accesses / max(observed.seconds, 1e-9) / loop.transactions_per_second
+    copies = max(0.0, misses[size] * accesses - today.disk_reads_per_second / loop.transactions_per_second)
+    reads = loop.read_seconds / loop.transactions_per_second - copies * loop.copy_seconds
+    if few:
+        reads = max(reads, 0.0)
+        if reads > _MOST_UNKNOWN * loop.active_seconds:
+            raise Refused(
+                f"sessions wait for reads for {format_percent(reads / loop.active_seconds)} of the time that "
+                "statements take, though almost nothing is read from disk"
+            )
+    elif reads <= 0:
+        raise Refused("sessions wait for reads no longer than copies from the page cache take")
+    delay = delay_for(
+        loop.transactions_per_second,
+        sessions=loop.sessions,
+        demand_seconds=loop.demand_seconds,
+        processors=loop.processors,
+    )
+    if delay is None:
+        raise Refused("the processors alone would not allow the throughput that was measured")
+    think = max(0.0, loop.sessions / loop.transactions_per_second - loop.active_seconds)
+    rest = delay - think - reads
+    if rest > _MOST_REST * loop.active_seconds:
+        raise Refused(
+            f"of the time that statements take, {format_percent(rest / loop.active_seconds)} are neither "
+            "processor time nor reads, but locks, WAL, the network or waiting for a processor"
+        )
+
+    now, now_low, now_high = _today(today, memory)
+    apart = _DiskWaits(loop, reads, delay, now, loop.sessions * factor)
+    clients = loop.with_clients()
+    delay = delay_for(
+        clients.transactions_per_second,
+        sessions=clients.sessions,
+        demand_seconds=clients.demand_seconds,
+        processors=clients.processors,
+    )
+    disk = apart if delay is None else _DiskWaits(clients, reads, delay, now, loop.sessions * factor)
+    write_wait = min(loop.write_wait_seconds / loop.transactions_per_second, max(rest, 0.0))
+    after = misses if then is None else {one.shared_buffers_bytes: one.miss_ratio for one in then.curve}
+
+    def causes(point: DiskPoint) -> _Causes:
+        then, low, high = (one.times(1 / factor) for one in _disk(point))
+        missed = after[point.shared_buffers_bytes] * accesses
+        more_misses = missed - misses[size] * accesses
+        smaller = point.page_cache_bytes <= today.page_cache_bytes
+        gone, beside = (missed, then.reads) if smaller else (misses[size] * accesses, now.reads)
+        crowded = _crowded(
+            point.page_cache_bytes,
+            today.page_cache_bytes,
+            loop.dirty_share,
+            gone * loop.transactions_per_second / max(beside, 1e-9),
+        )
+        writing = _written(missed / max(misses[size] * accesses, 1e-9), loop.dirty_share)
+
+        def value(
+            then: _Disk = then,
+            now: _Disk = now,
+            miss: float = _MISS[1],
+            beyond: float = _BEYOND_READER[1],
+            ahead: float = _AHEAD[1],
+            brought: float = _BROUGHT[1],
+            writes: float = math.sqrt(crowded),
+            written: float = sum(writing) / 2,
+            curve: int | None = None,
+            delayed: float = 1.0,
+            loop_of: _DiskWaits = disk,
+        ) -> float:
+            demand = loop_of.unrecorded + more_misses * loop.copy_seconds * miss
+            demand += (written - 1) * loop.write_seconds / loop.transactions_per_second
+            grown = 1.0
+            if not few:
+                grown = _grown(then, now, ahead)
+                more = (then.reads * writes - now.reads) * loop_of.cold_seconds * beyond
+                more += (then.ahead - now.ahead) * loop.copy_seconds * brought
+                demand += more / loop.transactions_per_second
+            return loop_of.ratio(
+                loop_of.waited(now),
+                grown * writes,
+                max(demand, loop_of.unrecorded / 10),
+                curve,
+                max(rest, 0.0) * (delayed - 1) + (written - 1) * write_wait,
+            )
+
+        likely = value()
+        ends = [
+            [value(then=end) for end in (low, high)],
+            [value(now=end) for end in (now_low, now_high)],
+            [value(miss=end) for end in _MISS[::2]],
+            [value(beyond=end) for end in _BEYOND_READER[::2]],
+            [value(ahead=end) for end in _AHEAD[::2]],
+            [value(brought=end) for end in _BROUGHT[::2]],
+            [value(writes=end) for end in (1.0, crowded)],
+            [value(written=end) for end in writing],
+            *([value(curve=end) for end in pair] for pair in disk.curve_ends),
+            [value(delayed=end) for end in (1.0, factor)],
+            [value(loop_of=apart)],
+            [likely * (1 - _MARGIN), likely * (1 + _MARGIN)],
+        ]
+        return _Causes(likely, ends)
+
+    same = ThroughputPoint(shared_buffers_bytes=size, ratio=1.0, low=1.0, high=1.0)
+    found = {
+        point.shared_buffers_bytes: causes(point)
+        for point in points
+        if then is not None or point.shared_buffers_bytes != size
+    }
+    base = None if then is None else found.get(size)
+    return Throughput(
+        transactions_per_second=loop.transactions_per_second,
+        sessions=loop.sessions,
+        processor_seconds=loop.demand_seconds,
+        disk_read_seconds=None if few else reads * loop.transactions_per_second / today.disk_reads_per_second,
+        copy_seconds=loop.copy_seconds,
+        disk_depth=disk.depth,
+        disk_latencies=loop.latencies,
+        disk_most_reads_per_second=disk.most_reads_per_second,
+        points=[
+            found[one].point(one) if (one := point.shared_buffers_bytes) in found else same
+            for point in points
+        ],
+        against_same_memory=[]
+        if base is None
+        else [same if one == size else each.against(base).point(one) for one, each in found.items()],
+        reasons=[
+            _sessions(factor),
+            *([_ONLY_COPIES.format(count=left_out)] if left_out else []),
+            *_assumed(loop, factor),
+        ],
+    )
