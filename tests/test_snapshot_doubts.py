@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,8 @@ import pytest
 
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.snapshots.curve import Flow
-from pgsweep.sizing.snapshots.fit import followers_of
-from pgsweep.sizing.snapshots.interval import Beside, around, corrected
+from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, corrected, interval
+from pgsweep.sizing.snapshots.load import Flow
 from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
 from pgsweep.sizing.snapshots.recording_doubts import length_doubts
 from pgsweep.sizing.snapshots.scan_counts import by_rings
@@ -23,6 +23,7 @@ from pgsweep.sizing.snapshots.self_consistency import (
     width_doubts,
 )
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
+from pgsweep.sizing.snapshots.unseen import followers_of
 from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
 
 POINTS = SyntheticRelation(pages=2500, law="zipf", exponent=0.9, share=0.6, accesses=1.0, gap_seconds=0.0)
@@ -230,8 +231,11 @@ def test_half_a_recording_tells_what_a_whole_one_lacks() -> None:
     assert found == pytest.approx([0.5, 0.4, 0.315, 0.13])
     # A pool of twice the size does not miss more.
     assert corrected(point, [halves[0] - [0, 0, 0.3, 0]] * 2, relative)[2] <= 0.4
-    none = [np.zeros(4)]
-    small = np.full(4, 0.001)
-    low, high = around(point, small, small, none, relative, Beside(noise=0, short=0, scans=0, halves=halves))
-    alone = around(point, small, small, none, relative, Beside(noise=0, short=0, scans=0))
-    assert ((high - low) > (alone[1] - alone[0]))[[0, 2, 3]].all()
+    spread = np.array([np.full(4, -0.001), np.full(4, 0.001)])
+    alone = Ensemble(point=point, bounds=[np.zeros(4)], halves=[], spread=spread)
+    sources = ErrorSources(noise=0, short=0, scans=0)
+    widths = []
+    for ensemble in (alone, replace(alone, halves=halves)):
+        _, low, high = interval(ensemble, relative, sources)
+        widths.append(high - low)
+    assert (widths[1] > widths[0])[[0, 2, 3]].all()

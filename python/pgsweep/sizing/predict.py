@@ -296,17 +296,21 @@ def _from_snapshots(
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
     from pgsweep.sizing.estimate import Doubt, judged, refused
+    from pgsweep.sizing.observed import Server
     from pgsweep.sizing.ring_limits import of_snapshots
-    from pgsweep.sizing.snapshots.fit import estimate
+    from pgsweep.sizing.snapshots.fit import fit_load
+    from pgsweep.sizing.snapshots.load import observed_load
+    from pgsweep.sizing.snapshots.model import SnapshotModel
     from pgsweep.sizing.snapshots.totals import read_totals
     from pgsweep.sizing.snapshots.unfilled import estimate_unfilled, filled_up, unfilled
     from pgsweep.sizing.snapshots.used_snapshots import used_snapshots
-    from pgsweep.sizing.what_if.changed_rates import changes_of
+    from pgsweep.sizing.what_if.changed_rates import relation_changes
 
     meta = evidence.meta
     check_server(meta)
     relations = evidence.table("relations")
-    changes = changes_of(asked, relations, meta) if any(one.of_load for one in asked) else None
+    of_load = any(one.of_load for one in asked)
+    changed_rows = relation_changes(asked, relations, meta.database_oid) if of_load else {}
     counters = evidence.table("counters")
     columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty"]
     rate = BlockSample.from_meta(meta.sampling).rate
@@ -362,21 +366,11 @@ def _from_snapshots(
     scans = of_snapshots(totals, relations, meta.database_oid)
     if any_size:
         sizes_blocks = _with_limits(sizes_blocks, scans)
-    found = estimate(
-        seen.snapshots,
-        relations,
-        totals,
-        database_oid=meta.database_oid,
-        server_version_num=meta.server_version_num,
-        pool_blocks=meta.shared_buffers_blocks,
-        sizes_blocks=sizes_blocks,
-        sampling_rate=rate,
-        hand_buffers=seen.hand_buffers,
-        loads_seen=seen.loads,
-        rules=rules_of(meta),
-        changes=changes,
-        seed=seed,
-    )
+    load = observed_load(seen, relations, totals, Server.of(meta), rules_of(meta), apart=changed_rows)
+    model = SnapshotModel(load, fit_load(load, seed=seed), seed=seed)
+    found = model.estimate(sizes_blocks)
+    if of_load:
+        found = replace(found, changed=model.changed(asked).estimate(sizes_blocks))
     filling = filled_up(seen.used_blocks, meta.shared_buffers_blocks)
     doubts = [
         *([] if filling is None else [Doubt("refused", filling)]),

@@ -30,7 +30,7 @@ from pgsweep.sizing.page_cache.both_caches import (
     reaching,
 )
 from pgsweep.sizing.page_cache.residence import MOST_VISITS, Classes, Residence
-from pgsweep.sizing.snapshots.fitted import Fit, Fitted
+from pgsweep.sizing.snapshots.fitted import Fitted, FittedCurve
 from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
@@ -133,7 +133,7 @@ class RateCaches:
         """
         return _Run(self, pool_blocks, page_caches, dirty=dirty).results()
 
-    def of_closed_form(self, fit: Fit, pool_blocks: int, capacity_bytes: int) -> tuple[float, float]:
+    def of_closed_form(self, fit: FittedCurve, pool_blocks: int, capacity_bytes: int) -> tuple[float, float]:
         """Return which share of the misses waits for the disk, and for how long the page cache keeps a page.
 
         Args:

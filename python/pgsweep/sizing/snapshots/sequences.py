@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.sizing.snapshots.load import Load
 from pgsweep.sizing.snapshots.observations import Observations
 
 Floats = NDArray[np.float64]
@@ -47,6 +48,35 @@ Shorter sections would show ranges that are read at random times."""
 
 _FEWEST_SECTIONS: Final = 4
 _FEWEST_SNAPSHOTS: Final = 4
+
+
+_TOGETHER: Final = 0.2
+"""Share of common variation from which on pages are taken to be visited one after the other."""
+
+
+def ordered_share(load: Load) -> float:
+    """Return the share of the misses on pages that come in the order of their blocks, scans left out."""
+    missed, totals = load.group_misses, load.totals
+    scanned = np.array([flow.scan_accesses for flow in load.pool.flows])
+    growth = totals.relation_growth_blocks * totals.seconds * load.pool.sampling_rate
+    appended = np.array([float(growth[list(group.relations)].sum()) for group in load.groups])
+    shares = in_order(load.seen, appended)
+    return float((shares * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
+
+
+def looping_relations(load: Load) -> list[tuple[str, float]]:
+    """Return relations whose pages are visited in order, and their share of the accesses, scans left out.
+
+    What grows is visited where it grows, which is another place in each snapshot as well.
+    """
+    flows = load.pool.flows
+    total = sum(flow.accesses for flow in flows if np.isfinite(flow.accesses))
+    each = zip(load.groups, flows, together(load.seen).tolist(), load.growth.tolist(), strict=True)
+    return [
+        (group.name, max(flow.accesses - flow.scan_accesses, 0.0) / max(total, 1e-9))
+        for group, flow, common, growth in each
+        if len(group.relations) == 1 and common > _TOGETHER and growth <= 0
+    ]
 
 
 def together(seen: Observations) -> Floats:
