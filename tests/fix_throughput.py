@@ -8,7 +8,8 @@ import numpy as np
 
 from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.records.prediction import CurvePoint, MemoryPrediction, Observed, Throughput
-from pgsweep.sizing.throughput.prediction import Then, predict_throughput
+from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.throughput.prediction import ReadLoad, predict_throughput
 from tests.fix_advice import GB, _disk_point
 
 
@@ -116,5 +117,8 @@ def predicted(
 
     curve = [point(size) for size in reads]
     observed = Observed(shared_buffers_bytes=GB, miss_ratio=0.032, accesses=accesses, seconds=10.0)
-    other = None if then is None else Then(sessions_factor=sessions_factor, curve=curve, memory=memory(then))
-    return predict_throughput(recorded, observed, curve, memory(reads), other)  # type: ignore[arg-type]
+    now = ReadLoad(curve=curve, memory=memory(reads))
+    other = None
+    if then is not None:
+        other = ReadLoad(curve=curve, memory=memory(then), sessions_factor=sessions_factor)
+    return predict_throughput(Observation(recorded), observed, now, other)  # type: ignore[arg-type]
