@@ -15,9 +15,8 @@ from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.host.processor_pace import ROUND_SECONDS, Pace, PaceTimer
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing.observed import Observation, Server
-from pgsweep.sizing.throughput.closed_loop import delay_for
 from pgsweep.sizing.throughput.host_pace import PaceEffect, effect_of_pace, paces_of
-from tests.fix_throughput import Recorded, exact
+from tests.fix_throughput import Recorded, delay_for, exact
 
 
 def timed(nanoseconds: int, error: int = 0, *, busy: bool = False) -> Recorded:

@@ -16,10 +16,10 @@ from pgsweep.host.processor_time import cold_read_seconds, copy_seconds, host_se
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing import verify
 from pgsweep.sizing.observed import Counters, Observation, Server
-from pgsweep.sizing.throughput.closed_loop import delay_for, flow, station_for, throughput
+from pgsweep.sizing.throughput.closed_loop import ClosedLoop
 from pgsweep.sizing.throughput.measured_loop import others_share
 from tests.fix_advice import GB
-from tests.fix_throughput import Recorded, exact, predicted
+from tests.fix_throughput import Recorded, delay_for, exact, predicted, throughput
 
 
 @pytest.mark.parametrize("processors", [1, 2, 8])
@@ -222,9 +222,9 @@ def test_more_sessions_wait_in_a_queue_or_not() -> None:
     delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
     assert delay is not None
     without_queue = exact(8, delay, 0.001, 4) / 1000
-    loop = {"delay_seconds": delay - 0.002, "demand_seconds": 0.001, "processors": 4}
-    device = station_for(0.002, np.arange(1.0, 10.0), 4, **loop)
-    one_by_one = flow(8, device, **loop).throughput / flow(4, device, **loop).throughput
+    loop = ClosedLoop(delay_seconds=delay - 0.002, demand_seconds=0.001, processors=4)
+    loop = loop.waiting(0.002, np.arange(1.0, 10.0), 4)
+    one_by_one = loop.throughput(8) / loop.throughput(4)
     assert 1 < one_by_one < without_queue < 2
     assert point.ratio == pytest.approx(math.sqrt(one_by_one * without_queue), rel=0.01)
     assert point.low < one_by_one < without_queue < point.high

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgsweep.host.processor_pace import Pace
 from pgsweep.records.prediction import DiskLatency
-from pgsweep.sizing.throughput.closed_loop import throughput
+from pgsweep.sizing.throughput.closed_loop import ClosedLoop
 from pgsweep.sizing.throughput.measured_loop import Loop, Refused, measure_loop
 from pgsweep.units import format_percent, format_plain
 
@@ -108,12 +108,11 @@ def _if_work_took(loop: Loop, times: float, reads: float = 1.0) -> float:
         if delay is None:
             continue
         waited = min(loop.read_seconds / loop.transactions_per_second, delay)
-        then = throughput(
-            one.sessions,
+        then = ClosedLoop(
             delay_seconds=delay + waited * (reads - 1),
             demand_seconds=one.demand_seconds * times,
             processors=one.processors,
-        )
+        ).throughput(one.sessions)
         return then / one.transactions_per_second
     # The processors alone do not allow what was measured, so they are the limit.
     return 1 / times

@@ -9,7 +9,7 @@ import numpy as np
 
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.records.prediction import DiskLatency
-from pgsweep.sizing.throughput.closed_loop import delay_for
+from pgsweep.sizing.throughput.closed_loop import ClosedLoop
 from pgsweep.sizing.throughput.timed_reads import waited_per_second
 from pgsweep.units import format_percent
 
@@ -80,12 +80,8 @@ class Loop:
 
     def delay_seconds(self) -> float | None:
         """Return what a transaction takes outside the processors; None where these alone are too slow."""
-        return delay_for(
-            self.transactions_per_second,
-            sessions=self.sessions,
-            demand_seconds=self.demand_seconds,
-            processors=self.processors,
-        )
+        loop = ClosedLoop(delay_seconds=0.0, demand_seconds=self.demand_seconds, processors=self.processors)
+        return loop.delay_for(self.transactions_per_second, self.sessions)
 
     def with_clients(self) -> Loop:
         """Return the loop whose transactions take the time of the other programs too, as clients' do.

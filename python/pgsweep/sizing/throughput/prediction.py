@@ -53,12 +53,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from pgsweep.records.prediction import MemoryPrediction, Observed, Throughput, ThroughputPoint
 from pgsweep.sizing.page_cache.memory_shares import is_another_memory
-from pgsweep.sizing.throughput.closed_loop import Station, flow, station_for, throughput
-from pgsweep.sizing.throughput.disk_curve import CURVE_ENDS, Load, curves_of
+from pgsweep.sizing.throughput.disk_waits import DiskWaits
 from pgsweep.sizing.throughput.measured_loop import MOST_SESSIONS, Loop, Refused, measure_loop
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 
@@ -78,9 +75,6 @@ reads."""
 
 _MARGIN: Final = 0.03
 """The error of the model itself: what is left of it in benchmarks/advise."""
-
-_COLD_READ_SECONDS: Final = 30e-6
-"""Processor time of a disk read where it was not measured: assumed."""
 
 _BEYOND_READER: Final = (1.0, 1.25, 1.75)
 """What a disk read takes of the processors, as multiples of what its reader takes: at least, likely, at most.
@@ -259,120 +253,6 @@ def _assumed(loop: Loop, factor: float) -> list[str]:
     return found
 
 
-class _DiskWaits:
-    """What waiting for the disk makes of the throughput.
-
-    Args:
-        loop: of today.
-        read_seconds: that a transaction waits for reads from disk.
-        delay_seconds: that it takes outside the processors, this included.
-        now: the disk reads of today.
-        sessions: that there are then.
-    """
-
-    def __init__(
-        self, loop: Loop, read_seconds: float, delay_seconds: float, now: _Disk, sessions: float
-    ) -> None:
-        cold = loop.cold_read_seconds
-        self.cold_seconds = _COLD_READ_SECONDS if cold is None else cold
-        self.unrecorded = max(loop.demand_seconds - loop.recording_seconds, loop.demand_seconds / 2)
-        self._loop = loop
-        self._reads = read_seconds
-        self._delay = delay_seconds
-        waited = self.waited(now)
-        self.depth = loop.transactions_per_second * waited
-        found = curves_of(
-            loop.latencies,
-            Load(
-                sessions=loop.sessions,
-                waited_seconds=waited,
-                rest_seconds=delay_seconds - waited,
-                demand_seconds=loop.demand_seconds,
-                processors=loop.processors,
-            ),
-            math.floor(max(sessions, loop.sessions)) + 1,
-        )
-        self._then_sessions = sessions
-        self._curves = found.curves
-        self._likely = [0]
-        if sessions != loop.sessions and not loop.latencies:
-            one_by_one = np.arange(1.0, math.floor(max(sessions, loop.sessions)) + 2)
-            self._likely.append(len(self._curves))
-            self._curves = [*self._curves, one_by_one]
-        self.most_reads_per_second = found.most_reads_per_second
-        self._known: dict[tuple[float, int], tuple[Station, float]] = {}
-
-    @property
-    def curve_ends(self) -> list[tuple[int, int]]:
-        """The numbers of curves that are the two ends of what is not known exactly of the likely one, 0."""
-        pairs = [pair for pair in CURVE_ENDS if any(self._curves[end] is not None for end in pair)]
-        return pairs if len(self._likely) == 1 else [*pairs, (self._likely[0], self._likely[1])]
-
-    def waited(self, now: _Disk) -> float:
-        """Return the waiting of a transaction today, without the processor time in it.
-
-        Where reads seem to take more than all, they take all that is not processor time.
-        """
-        busy = now.reads / self._loop.transactions_per_second * self.cold_seconds
-        return min(max(0.0, self._reads - busy), self._delay)
-
-    def ratio(
-        self, waited: float, longer: float, demand: float, curve: int | None, delayed: float = 0.0
-    ) -> float:
-        """Return the throughput, divided by that of today.
-
-        Args:
-            waited: today.
-            longer: by which factor a transaction waits longer, were the depth the same.
-            demand: processor time of a transaction.
-            curve: which of the curves; the likely one by default.
-            delayed: seconds that a transaction is delayed longer.
-        """
-        loop = self._loop
-        if curve is None:
-            likely = [self.ratio(waited, longer, demand, one, delayed) for one in self._likely]
-            return math.prod(likely) ** (1 / len(likely))
-        slower = self._curves[curve]
-        if slower is None:
-            base, changed = (
-                throughput(
-                    sessions,
-                    delay_seconds=seconds,
-                    demand_seconds=processor,
-                    processors=loop.processors,
-                )
-                for sessions, seconds, processor in (
-                    (loop.sessions, self._delay, self.unrecorded),
-                    (self._then_sessions, self._delay - waited + waited * longer + delayed, demand),
-                )
-            )
-            return changed / base
-        rest = self._delay - waited
-
-        def through(sessions: float, station: Station, demand: float, delayed: float = 0.0) -> float:
-            return flow(
-                sessions,
-                station,
-                delay_seconds=rest + delayed,
-                demand_seconds=demand,
-                processors=loop.processors,
-            ).throughput
-
-        if (waited, curve) not in self._known:
-            today = station_for(
-                waited,
-                slower,
-                loop.sessions,
-                delay_seconds=rest,
-                demand_seconds=loop.demand_seconds,
-                processors=loop.processors,
-            )
-            self._known[waited, curve] = today, through(loop.sessions, today, self.unrecorded)
-        today, base = self._known[waited, curve]
-        station = Station(seconds=today.seconds * longer, slower=slower)
-        return through(self._then_sessions, station, demand, delayed) / base
-
-
 @dataclass(frozen=True)
 class _Causes:
     """A throughput, and what it is with each of what is not known exactly at its ends.
@@ -495,7 +375,7 @@ class _Supposed:
     now: _Disk
     writes: float
     written: float
-    waits: _DiskWaits
+    waits: DiskWaits
     miss: float = _MISS[1]
     beyond: float = _BEYOND_READER[1]
     ahead: float = _AHEAD[1]
@@ -518,12 +398,12 @@ class _Sizes:
         self._balance = balance
         self._factor = load.sessions_factor
         self._misses = load.miss_ratios()
-        sessions, now = loop.sessions * load.sessions_factor, balance.disk[0]
+        sessions, now = loop.sessions * load.sessions_factor, balance.disk[0].reads
         clients = loop.with_clients()
         delay = clients.delay_seconds()
-        self._apart = _DiskWaits(loop, balance.read_seconds, balance.delay_seconds, now, sessions)
+        self._apart = DiskWaits(loop, balance.read_seconds, balance.delay_seconds, now, sessions)
         self.waits = (
-            self._apart if delay is None else _DiskWaits(clients, balance.read_seconds, delay, now, sessions)
+            self._apart if delay is None else DiskWaits(clients, balance.read_seconds, delay, now, sessions)
         )
         self._rest = max(balance.rest_seconds, 0.0)
         self._write_wait = min(loop.write_wait_seconds / loop.transactions_per_second, self._rest)
@@ -581,7 +461,7 @@ class _Sizes:
             more += (then.ahead - now.ahead) * loop.copy_seconds * supposed.brought
             demand += more / loop.transactions_per_second
         return waits.ratio(
-            waits.waited(now),
+            waits.waited(now.reads),
             grown * supposed.writes,
             max(demand, waits.unrecorded / 10),
             supposed.curve,
