@@ -23,7 +23,7 @@ from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.parallel import check_threads
 from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
-from pgsweep.sizing.sizes import blocks_of, check_sizes
+from pgsweep.sizing.sizes import blocks_of, check_sizes, whole_megabytes
 from pgsweep.units import BLOCK_BYTES
 from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.evidence.store import Evidence, EvidenceMeta
     from pgsweep.sizing.estimate import Doubt
-    from pgsweep.sizing.ring_limits import RingLimit
     from pgsweep.sizing.snapshots.unfilled import Unfilled
     from pgsweep.sizing.traces.accesses import Trace
     from pgsweep.sizing.what_if.grammar import Asked
@@ -221,7 +220,7 @@ def _from_snapshots(
     from pgsweep.evidence.sampling import BlockSample
     from pgsweep.sizing.estimate import Doubt, judged, refused
     from pgsweep.sizing.observed import Server
-    from pgsweep.sizing.ring_limits import of_snapshots
+    from pgsweep.sizing.ring_limits import snapshot_ring_limits, with_ring_limits
     from pgsweep.sizing.snapshots.fit import fit_load
     from pgsweep.sizing.snapshots.load import observed_load
     from pgsweep.sizing.snapshots.model import SnapshotModel
@@ -273,7 +272,7 @@ def _from_snapshots(
     )
     if calm is not None:
         if any_size:
-            sizes_blocks = tuple(sorted({*sizes_blocks, _rounded_up(calm.known_from_blocks)}))
+            sizes_blocks = tuple(sorted({*sizes_blocks, whole_megabytes(calm.known_from_blocks)}))
         return Prediction(
             observation=Observation(evidence),
             estimate=estimate_unfilled(calm, totals, sizes_blocks),
@@ -281,9 +280,9 @@ def _from_snapshots(
             warnings=warnings,
             no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks),
         )
-    scans = of_snapshots(totals, relations, meta.database_oid)
+    scans = snapshot_ring_limits(totals, relations, meta.database_oid)
     if any_size:
-        sizes_blocks = _with_limits(sizes_blocks, scans)
+        sizes_blocks = with_ring_limits(sizes_blocks, scans)
     load = observed_load(seen, relations, totals, Server.of(meta), rules_of(meta), apart=changed_rows)
     model = SnapshotModel(load, fit_load(load, seed=seed), seed=seed)
     found = model.estimate(sizes_blocks)
@@ -303,19 +302,6 @@ def _from_snapshots(
         warnings=warnings,
         scans=scans,
     )
-
-
-def _with_limits(sizes_blocks: tuple[int, ...], scans: list[RingLimit]) -> tuple[int, ...]:
-    """Return sizes with those among them from which on scans use no ring."""
-    limits = {_rounded_up(one.ring_below_blocks) for one in scans}
-    between = {size for size in limits if min(sizes_blocks) < size < max(sizes_blocks)}
-    return tuple(sorted({*sizes_blocks, *between}))
-
-
-def _rounded_up(blocks: int) -> int:
-    """Return whole megabytes, as people set sizes; below a megabyte the blocks themselves."""
-    megabyte = (1 << 20) // BLOCK_BYTES
-    return blocks if blocks < megabyte else -(-blocks // megabyte) * megabyte
 
 
 def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int) -> NoEviction:
@@ -359,7 +345,7 @@ def _from_trace(
     *,
     any_size: bool,
 ) -> Prediction:
-    from pgsweep.sizing.ring_limits import of_trace
+    from pgsweep.sizing.ring_limits import trace_ring_limits, with_ring_limits
     from pgsweep.sizing.traces.curve import estimate
 
     meta = evidence.meta
@@ -368,9 +354,9 @@ def _from_trace(
     trace = trace_of(evidence)
     if not trace.counted.any():
         raise nothing_seen(evidence)
-    scans = of_trace(trace)
+    scans = trace_ring_limits(trace)
     if any_size:
-        sizes_blocks = _with_limits(sizes_blocks, scans)
+        sizes_blocks = with_ring_limits(sizes_blocks, scans)
     extensions_are_reads = meta.server_version_num < 160000
     found = estimate(
         trace,

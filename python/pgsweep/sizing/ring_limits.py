@@ -1,8 +1,6 @@
 """Up to which size of the pool the scans of a relation go through a ring.
 
-A sequential scan of a table of more than a quarter of the pool reads through a ring of 256 kB; a smaller
-table passes through the whole pool and displaces other pages (heapam.c, initscan: `rs_nblocks > NBuffers / 4`
-in whole numbers). So a curve can jump where four times the table fits.
+The rule is in rules.py. A curve can jump where it ceases to hold for a table that is scanned.
 """
 
 from __future__ import annotations
@@ -13,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.sizing.rules import least_pool_without_ring
+from pgsweep.sizing.sizes import whole_megabytes
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.traces.accesses import BULKREAD, STRATEGY, Trace
@@ -20,7 +20,6 @@ from pgsweep.sizing.traces.rings import ALWAYS_LARGE_BLOCKS
 
 Floats = NDArray[np.float64]
 
-_POOL_PARTS = 4
 _LEAST_SHARE = 0.01
 """Scans with fewer of the accesses are not named."""
 
@@ -43,10 +42,17 @@ class RingLimit:
     @property
     def ring_below_blocks(self) -> int:
         """Return the smallest pool in which its scans use no ring."""
-        return _POOL_PARTS * self.blocks
+        return least_pool_without_ring(self.blocks)
 
 
-def of_snapshots(totals: Totals, relations: Table, database_oid: int) -> list[RingLimit]:
+def with_ring_limits(sizes_blocks: tuple[int, ...], scans: Sequence[RingLimit]) -> tuple[int, ...]:
+    """Return sizes with those among them from which on scans use no ring."""
+    limits = {whole_megabytes(one.ring_below_blocks) for one in scans}
+    between = {size for size in limits if min(sizes_blocks) < size < max(sizes_blocks)}
+    return tuple(sorted({*sizes_blocks, *between}))
+
+
+def snapshot_ring_limits(totals: Totals, relations: Table, database_oid: int) -> list[RingLimit]:
     """Return the relations that are scanned, those with the most accesses by scans first.
 
     Args:
@@ -58,8 +64,8 @@ def of_snapshots(totals: Totals, relations: Table, database_oid: int) -> list[Ri
     return _most_scanned(relations["name"].tolist(), relations["blocks_end"], share)
 
 
-def of_trace(trace: Trace) -> list[RingLimit]:
-    """Return the relations that are scanned, as `of_snapshots` does; each with its largest size."""
+def trace_ring_limits(trace: Trace) -> list[RingLimit]:
+    """Return the relations that are scanned, as `snapshot_ring_limits` does; each with its largest size."""
     rows, blocks = trace.owner_access, trace.owner_blocks[trace.owner]
     mine = ((trace.flags[rows] & STRATEGY) == BULKREAD) & trace.counted[rows] & (blocks < ALWAYS_LARGE_BLOCKS)
     group = trace.page_group[trace.pages[rows[mine]]]

@@ -64,3 +64,9 @@ def blocks_of(
         return tuple(sorted({*found, *added})) if added else found
     around = (min(max(round(pool_blocks * factor), 16), largest) for factor in DEFAULT_FACTORS)
     return tuple(sorted({*around, *added}))
+
+
+def whole_megabytes(blocks: int) -> int:
+    """Return a size rounded up to whole megabytes, as people set it; below one, the blocks themselves."""
+    megabyte = (1 << 20) // BLOCK_BYTES
+    return blocks if blocks < megabyte else -(-blocks // megabyte) * megabyte

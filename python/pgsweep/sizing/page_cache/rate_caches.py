@@ -30,6 +30,7 @@ from pgsweep.sizing.page_cache.both_caches import (
     reaching,
 )
 from pgsweep.sizing.page_cache.residence import MOST_VISITS, Classes, Residence
+from pgsweep.sizing.rules import most_blocks_without_ring
 from pgsweep.sizing.snapshots.fitted import Fitted, FittedCurve
 from pgsweep.units import BLOCK_BYTES
 
@@ -183,7 +184,7 @@ class _Run:
         self.pool = max(round(pool * self._scale), 16)
         # A scan goes through a ring where its table is more than a quarter of all buffers, with those of
         # what is kept.
-        self._fewer_blocks = kept / 4
+        self._fewer_blocks = most_blocks_without_ring(kept)
         self._simulated = _drawn(classes, self._scale, self._random)
         most = float(self._simulated.pages.sum()) * PAGES_A_BLOCK + LEAST_PAGES
         at_least = LEAST_PAGES if large_folios else _FEWEST_PAGES

@@ -2,9 +2,8 @@
 
 A pool of another size has another time of a clock pass; with the pass s times as long as today's, a page of x
 visits in a pass has x·s. The resident pages then sum to the size of the pool, the misses follow. Sequential
-scans are apart: of a relation larger than a quarter of the pool they go through a ring and leave hardly a
-trace in it (heapam.c, initscan), which is decided again at each size; else their pages come round together
-(scans.py).
+scans are apart: of a large relation they go through a ring and leave hardly a trace in the pool, which is
+decided again at each size (rules.py); else their pages come round together (scan_counts.py).
 """
 
 from __future__ import annotations

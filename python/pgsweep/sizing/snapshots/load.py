@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.sizing.clock import Clock
 from pgsweep.sizing.observed import Server
+from pgsweep.sizing.rules import most_blocks_without_ring
 from pgsweep.sizing.snapshots.hand import follow_hand
 from pgsweep.sizing.snapshots.observations import Group, Observations, Table, gather, page_numbers
 from pgsweep.sizing.snapshots.totals import Totals, with_rings
@@ -53,7 +54,7 @@ class Flow:
 
     def ringed(self, blocks: float) -> bool:
         """Return whether scans of the relation go through a ring in a pool of that many blocks."""
-        return self.scanned_blocks > blocks / 4
+        return self.scanned_blocks > most_blocks_without_ring(blocks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ The counter of sequential scans counts every process that takes part (heapam.c, 
 statement with two workers, and a scan may end early. So scans are measured by what they returned: tuples
 over tuples per block, and never more than the relation's accesses.
 
-A scan of a relation larger than a quarter of the pool goes through a ring (heapam.c, initscan). The pages of
-a smaller one are visited together, at intervals, not at random: with the interval shorter than a clock pass
-they stay, and with one of two passes they are gone each time.
+A scan of a large relation goes through a ring (rules.py). The pages of a smaller one are visited together, at
+intervals, not at random: with the interval shorter than a clock pass they stay, and with one of two passes
+they are gone each time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pgsweep.sizing.rules import most_blocks_without_ring
 
 Floats = NDArray[np.float64]
 
@@ -57,8 +59,7 @@ def by_rings(
 ) -> Floats:
     """Return what sequential scans read of each relation, such that rings have the accesses measured.
 
-    A relation larger than a quarter of the pool is scanned through a ring, and pg_stat_io counts what goes
-    through rings by itself.
+    pg_stat_io counts what goes through rings by itself.
 
     Args:
         scanned: blocks by sequential scans, as estimated from the relations' counters.
@@ -66,7 +67,7 @@ def by_rings(
         blocks: size of each relation.
         measured: accesses through rings of scans, in the same unit of time.
     """
-    ringed = blocks > pool_blocks / 4
+    ringed = blocks > most_blocks_without_ring(pool_blocks)
     expected = float(scanned[ringed].sum())
     if expected <= 0:
         return scanned

@@ -4,8 +4,8 @@ A buffer is taken from a page only where no buffer is free (StrategyGetBuffer, f
 are free each miss is the first access to its page since the server started, at every size that holds all
 that was used; so the misses that were measured hold at all these sizes, and nothing is known of smaller ones.
 
-Rings are the exception: a sequential scan of a table larger than a quarter of the pool goes through a ring
-(initscan, heapam.c) and leaves no pages behind. Where another size would change that, nothing is known.
+Rings are the exception: a sequential scan of a large table goes through a ring (rules.py) and leaves no pages
+behind. Where another size would change that, nothing is known.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.rules import least_pool_without_ring, most_blocks_without_ring
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
@@ -185,14 +186,14 @@ def _rings(
     scanned = np.flatnonzero((totals.relation_scans > 0) & (relations["db"] == database_oid) & (blocks > 0))
     at_least, below = 0, None
     reasons = []
-    plain = scanned[blocks[scanned] <= pool_blocks // 4]
+    is_ringed = blocks[scanned] > most_blocks_without_ring(pool_blocks)
+    plain, ringed = scanned[~is_ringed], scanned[is_ringed]
     if len(plain):
         largest = plain[np.argmax(blocks[plain])]
-        at_least = 4 * int(blocks[largest])
-    ringed = scanned[blocks[scanned] > pool_blocks // 4]
+        at_least = least_pool_without_ring(int(blocks[largest]))
     if len(ringed):
         smallest = ringed[np.argmin(blocks[ringed])]
-        below = 4 * int(blocks[smallest])
+        below = least_pool_without_ring(int(blocks[smallest]))
         reasons.append(
             f"scans of {relations['name'][smallest]} go through a ring, but from {_words(below)} on they "
             "would not: nothing is known of those sizes"
