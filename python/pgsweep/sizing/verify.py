@@ -30,10 +30,10 @@ from pgsweep.sizing.page_cache.disk_reads import disk_bytes_per_second
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.totals import Totals
-from pgsweep.sizing.throughput.host_pace import Z90, PaceEffect, effect_of_pace
+from pgsweep.sizing.throughput.host_pace import PaceEffect, effect_of_pace
 from pgsweep.sizing.throughput.measured_loop import others_share, sessions_of
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_percent, format_plain
 
 _THROUGHPUT: Final = "throughput"
 _FROM_DISK: Final = "read from disk"

@@ -27,14 +27,13 @@ from pgsweep.sizing.what_if.assumptions import assumption_of
 from pgsweep.sizing.what_if.changed_trace import ChangedTrace
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
 from pgsweep.sizing.what_if.relations import check_relations
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes
 
 if TYPE_CHECKING:
     from pgsweep.sizing.model import Prediction
     from pgsweep.sizing.traces.accesses import Trace
 
 _DRAWS: Final = 2
-_Z90: Final = 1.645
 _LEAST_BLOCKS: Final = 16
 _ASSUMED: Final = (
     "the changed load was never observed: the intervals take the assumptions as exact and do not cover their "
@@ -220,7 +219,7 @@ def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
     points = np.array([one.miss_ratio for one in draws])
     point = points.mean(axis=0)
     spread = points.std(axis=0, ddof=1) if len(draws) > 1 else np.zeros(len(point))
-    beside = np.hypot(_Z90 * spread * np.sqrt(1 + 1 / len(draws)), now.off_today)
+    beside = np.hypot(Z90 * spread * np.sqrt(1 + 1 / len(draws)), now.off_today)
     below = np.max([one.miss_ratio - one.low for one in draws], axis=0)
     above = np.max([one.high - one.miss_ratio for one in draws], axis=0)
     return replace(
