@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.plain import shell_word
+from pgsweep.records import reasons
 from pgsweep.records.prediction import (
     CurvePoint,
     NoEviction,
@@ -23,10 +24,12 @@ from pgsweep.records.prediction import (
     ScannedRelation,
     Verdict,
 )
+from pgsweep.records.reasons import unique
 from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
 from pgsweep.sizing.parallel import check_threads
 from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
 from pgsweep.sizing.sizes import blocks_of, check_sizes
+from pgsweep.sizing.verdict import Doubt, judged
 from pgsweep.units import BLOCK_BYTES
 from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.evidence.store import Evidence, EvidenceMeta
-    from pgsweep.sizing.estimate import Doubt, Estimate
+    from pgsweep.sizing.estimate import Estimate
     from pgsweep.sizing.ring_limits import RingLimit
     from pgsweep.sizing.snapshots.observations import Table
     from pgsweep.sizing.snapshots.unfilled import Unfilled
@@ -295,7 +298,7 @@ def _from_snapshots(
 ) -> Judged:
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
-    from pgsweep.sizing.estimate import Doubt, judged, refused
+    from pgsweep.sizing.estimate import refused
     from pgsweep.sizing.ring_limits import of_snapshots
     from pgsweep.sizing.snapshots.fit import estimate
     from pgsweep.sizing.snapshots.totals import read_totals
@@ -321,10 +324,9 @@ def _from_snapshots(
     )
     totals = read_totals(counters, relations, meta.database)
     if meta.settings.get("track_counts") == "off":
-        why = "track_counts is off: the server counts no accesses, and nothing is known of its misses"
         return Judged(
             source=meta.source,
-            estimate=refused(Doubt("refused", why)),
+            estimate=refused(Doubt("refused", reasons.counters_off())),
             observed=_observed(meta, 0.0, 0, totals.seconds),
             warnings=_warnings(evidence),
             relations=relations,
@@ -381,12 +383,12 @@ def _from_snapshots(
     doubts = [
         *([] if filling is None else [Doubt("refused", filling)]),
         *_server_doubts(meta),
-        *(Doubt(found.level, text) for text in found.reasons),
+        *(Doubt(found.level, reason) for reason in found.reasons),
     ]
-    level, reasons = judged(doubts)
+    level, said = judged(doubts)
     return Judged(
         source=meta.source,
-        estimate=replace(found, level=level, reasons=reasons),
+        estimate=replace(found, level=level, reasons=said),
         observed=observed,
         warnings=warnings,
         relations=relations,
@@ -425,20 +427,14 @@ def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int
 def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
     """Return what a server does that its counters do not show."""
     from pgsweep.evidence.endings import WENT_AWAY
-    from pgsweep.sizing.estimate import Doubt
 
     doubts = []
     if meta.settings.get("in_hot_standby") == "on":
-        doubts.append(
-            Doubt(
-                "rough",
-                "the server is a standby: replay of WAL uses the pool too, and its accesses are not counted",
-            )
-        )
+        doubts.append(Doubt("rough", reasons.standby()))
     if meta.ended_by == "server":
-        doubts.append(Doubt("rough", "the server went away during the recording: what followed is not in it"))
+        doubts.append(Doubt("rough", reasons.server_went_away()))
     elif meta.ended_by in WENT_AWAY:
-        doubts.append(Doubt("rough", "the recorder lost its session: what followed is not in the recording"))
+        doubts.append(Doubt("rough", reasons.session_lost()))
     return doubts
 
 
@@ -567,6 +563,12 @@ def points_of(estimate: Estimate) -> list[CurvePoint]:
     ]
 
 
+def verdict_of(estimate: Estimate, warnings: Sequence[str]) -> Verdict:
+    """Return the verdict on a curve, with what the evidence itself warns of."""
+    of_evidence = (reasons.evidence(warning) for warning in warnings)
+    return Verdict(level=estimate.level, reasons=unique([*estimate.reasons, *of_evidence]))
+
+
 def result_of(found: Judged) -> PredictResult:
     """Return the record of a curve: a refused one has no points, and an unknown size has none."""
     estimate, unknown = found.shown()
@@ -576,9 +578,7 @@ def result_of(found: Judged) -> PredictResult:
         observed=found.observed,
         points=points,
         unknown_bytes=[blocks * BLOCK_BYTES for blocks in unknown] if points else [],
-        verdict=Verdict(
-            level=estimate.level, reasons=list(dict.fromkeys([*estimate.reasons, *found.warnings]))
-        ),
+        verdict=verdict_of(estimate, found.warnings),
         no_eviction=found.no_eviction,
         scans=[
             ScannedRelation(

@@ -18,6 +18,7 @@ import numpy as np
 
 from pgsweep.errors import UsageError
 from pgsweep.evidence.names import relation_names
+from pgsweep.records import reasons
 from pgsweep.records.prediction import (
     CurvePoint,
     DiskPoint,
@@ -157,7 +158,7 @@ def predict_memory(
 
 def without_disk_reads(result: PredictResult, why: str) -> PredictResult:
     """Return the prediction with the reason why it does not say what comes from disk."""
-    reason = f"what comes from disk is not predicted: {why}"
+    reason = reasons.disk_reads_not_predicted(why)
     verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, reason])
     return msgspec.structs.replace(result, verdict=verdict)
 

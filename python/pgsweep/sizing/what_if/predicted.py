@@ -18,16 +18,19 @@ import numpy as np
 
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
-from pgsweep.records.prediction import ChangedPrediction, PredictResult, Verdict, WhatIf
-from pgsweep.sizing.estimate import KEPT_ROOM, Doubt, Estimate, judged, without_unknown
+from pgsweep.records import trace_reasons as reasons
+from pgsweep.records.prediction import ChangedPrediction, PredictResult, WhatIf
+from pgsweep.sizing.estimate import Estimate, without_unknown
 from pgsweep.sizing.predict import (
     Judged,
     no_memory,
     points_of,
     server_misses,
     trace_of,
+    verdict_of,
 )
 from pgsweep.sizing.rules import rules_of
+from pgsweep.sizing.verdict import KEPT_ROOM, Doubt, judged
 from pgsweep.sizing.what_if.assumptions import assumption_of
 from pgsweep.sizing.what_if.changed_trace import ChangedTrace
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
@@ -43,10 +46,6 @@ if TYPE_CHECKING:
 _DRAWS: Final = 2
 _Z90: Final = 1.645
 _LEAST_BLOCKS: Final = 16
-_ASSUMED: Final = (
-    "the changed load was never observed: the intervals take the assumptions as exact and do not cover their "
-    "error"
-)
 
 
 def with_what_if(
@@ -132,9 +131,9 @@ def _of_snapshots(
     if not of_load:
         changed = replace(now, accesses_per_second=per_second)
     elif now.level == "refused" or changed is None:
-        why = "the curve without the what-ifs is refused"
+        why = reasons.refused_without_change()
         if now.level != "refused":
-            why = "nothing was evicted while it was observed: what would be under another load is not known"
+            why = reasons.changed_from_nothing_evicted()
         changed = replace(now, accesses_per_second=per_second, level="refused", reasons=[why, *now.reasons])
     else:
         changed = _rough(changed, now)
@@ -192,7 +191,7 @@ def _of_trace(
         kept, per_second = 0, result.observed.accesses / max(result.observed.seconds, 1e-9)
         record = _record(replace(changed, accesses_per_second=per_second), found.warnings)
     elif found.estimate.level == "refused":
-        why = "the curve without the what-ifs is refused"
+        why = reasons.refused_without_change()
         per_second = result.observed.accesses / max(result.observed.seconds, 1e-9)
         refused = replace(
             found.estimate, accesses_per_second=per_second, reasons=[why, *found.estimate.reasons]
@@ -311,15 +310,15 @@ def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
 
 def _rough(changed: Estimate, now: Estimate) -> Estimate:
     """Return the curve with its verdict: at best rough, and no better than the one without changes."""
-    doubts = [Doubt("rough", _ASSUMED)]
-    doubts += [Doubt(changed.level, text) for text in changed.reasons]
+    doubts = [Doubt("rough", reasons.load_not_observed())]
+    doubts += [Doubt(changed.level, reason) for reason in changed.reasons]
     if now.level != "reliable":
-        doubts += [Doubt(now.level, text) for text in now.reasons]
+        doubts += [Doubt(now.level, reason) for reason in now.reasons]
     if changed.too_small_blocks:
-        sizes = ", ".join(format_bytes(size * BLOCK_BYTES) for size in changed.too_small_blocks[:3])
-        doubts.append(Doubt("rough", f"at {sizes} little more would fit than what is kept: not predicted"))
-    level, reasons = judged(doubts)
-    return replace(changed, level=level, reasons=reasons)
+        sizes = [size * BLOCK_BYTES for size in changed.too_small_blocks]
+        doubts.append(Doubt("rough", reasons.kept_leaves_little(sizes)))
+    level, said = judged(doubts)
+    return replace(changed, level=level, reasons=said)
 
 
 def _record(changed: Estimate, warnings: Sequence[str], *, from_snapshots: bool = False) -> ChangedPrediction:
@@ -344,5 +343,5 @@ def _record(changed: Estimate, warnings: Sequence[str], *, from_snapshots: bool 
         unknown_bytes=sorted(size * BLOCK_BYTES for size in {*small, *unknown})
         if known.level != "refused"
         else [],
-        verdict=Verdict(level=known.level, reasons=list(dict.fromkeys([*known.reasons, *warnings]))),
+        verdict=verdict_of(known, warnings),
     )
