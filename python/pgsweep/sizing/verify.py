@@ -120,7 +120,7 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     wrong = [one for one in outside if not _within_together(one, len(values))]
     if not values:
         verdict = "not known"
-        reasons += prediction.verdict.reasons or ["nothing is predicted for this size"]
+        reasons += prediction.verdict.sentences or ["nothing is predicted for this size"]
     elif unsettled := _unsettled(prediction, second, size) or filling(first.meta, second.meta, values):
         verdict = "not known"
         reasons.append(unsettled)
