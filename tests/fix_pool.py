@@ -12,6 +12,7 @@ from pgsweep import _native
 from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.observed import Server
+from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import fit_load
 from pgsweep.sizing.snapshots.load import observed_load
 from pgsweep.sizing.snapshots.model import SnapshotModel
@@ -65,7 +66,7 @@ class Seen:
             database_oid=5,
         )
         load = observed_load(used, self.relations, totals, Server.of(meta), self.rules)
-        return SnapshotModel(load, fit_load(load)).estimate(sizes)
+        return SnapshotModel(LoadCurves(load=load, fit=fit_load(load))).estimate(sizes)
 
 
 def truth(accesses: Pages, begin: int, sizes: list[int], rules: _native.Rules = RULES) -> NDArray[np.float64]:

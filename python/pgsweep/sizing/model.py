@@ -6,9 +6,11 @@ What follows from a curve (forecast.py) is the same for all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from pgsweep.records import reasons
 from pgsweep.records.prediction import (
     CurvePoint,
     NoEviction,
@@ -17,6 +19,7 @@ from pgsweep.records.prediction import (
     ScannedRelation,
     Verdict,
 )
+from pgsweep.records.reasons import unique
 from pgsweep.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from pgsweep.sizing.observed import Observation
     from pgsweep.sizing.ring_limits import RingLimit
     from pgsweep.sizing.traces.accesses import Trace
+    from pgsweep.sizing.what_if.grammar import Asked
 
 SNAPSHOTS: Final = ("sql", "peek")
 
@@ -40,6 +44,7 @@ class Prediction:
         no_eviction: where the pool evicted nothing.
         trace: the accesses, where there are any; without those of a trace that others recorded.
         scans: relations that are scanned.
+        model: that it comes from, where that can be asked for more.
     """
 
     observation: Observation | None
@@ -49,6 +54,7 @@ class Prediction:
     no_eviction: NoEviction | None = None
     trace: Trace | None = None
     scans: list[RingLimit] = field(default_factory=list)
+    model: Model | None = None
 
     @property
     def source(self) -> str:
@@ -72,13 +78,14 @@ class Prediction:
         """Return the record of the curve: a refused one has no points, and an unknown size has none."""
         estimate, unknown = self.shown()
         points = points_of(estimate)
-        reasons = list(dict.fromkeys([*estimate.reasons, *self.warnings]))
+        of_evidence = (reasons.evidence(warning) for warning in self.warnings)
+        said = unique([*estimate.reasons, *of_evidence])
         return PredictResult(
             source=self.source,
             observed=self.observed,
             points=points,
             unknown_bytes=[blocks * BLOCK_BYTES for blocks in unknown] if points else [],
-            verdict=Verdict(level=estimate.level, reasons=reasons),
+            verdict=Verdict(level=estimate.level, reasons=said),
             no_eviction=self.no_eviction,
             scans=[
                 ScannedRelation(
@@ -101,6 +108,16 @@ class Model(Protocol):
         Args:
             sizes_blocks: of the pool.
             any_size: nobody asked for these sizes, so that others may be added.
+        """
+
+    def changed(self, asked: Sequence[Asked]) -> Model:
+        """Return the model of another load.
+
+        Args:
+            asked: what-ifs.
+
+        Raises:
+            UsageError: the evidence cannot answer one of them.
         """
 
 

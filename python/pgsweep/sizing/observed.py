@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.evidence.disk_latency import latencies_of
+from pgsweep.evidence.endings import WENT_AWAY
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.processor_times import PACE_BY, copy_of, nanoseconds, pace_of
 from pgsweep.evidence.sampling import BlockSample
@@ -143,6 +144,11 @@ class Server:
     def extensions_are_reads(self) -> bool:
         """Whether the server counts each new block as a read."""
         return self.server_version_num < _EXTENSIONS_ARE_READS_BELOW
+
+    @property
+    def session_lost(self) -> bool:
+        """Whether the recorder lost its session, be it that the server went away (`ended_by` says which)."""
+        return self.ended_by in WENT_AWAY
 
     @property
     def io_is_timed(self) -> bool:

@@ -8,14 +8,13 @@ described in docs/concepts/prediction.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.plain import shell_word
-from pgsweep.records.prediction import NoEviction, Observed, PredictResult
+from pgsweep.records.prediction import Observed, PredictResult
 from pgsweep.sizing.forecast import forecast
 from pgsweep.sizing.model import SNAPSHOTS, Prediction
 from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
@@ -23,7 +22,7 @@ from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.parallel import check_threads
 from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
-from pgsweep.sizing.sizes import blocks_of, check_sizes, whole_megabytes
+from pgsweep.sizing.sizes import blocks_of, check_sizes
 from pgsweep.units import BLOCK_BYTES
 from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 
@@ -32,9 +31,7 @@ if TYPE_CHECKING:
 
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
-    from pgsweep.evidence.store import Evidence, EvidenceMeta
-    from pgsweep.sizing.estimate import Doubt
-    from pgsweep.sizing.snapshots.unfilled import Unfilled
+    from pgsweep.evidence.store import EvidenceMeta
     from pgsweep.sizing.traces.accesses import Trace
     from pgsweep.sizing.what_if.grammar import Asked
 
@@ -133,7 +130,10 @@ def judge(
         _check_executor(executor, evidence)
     check_observed(opened)
     if source in SNAPSHOTS:
-        return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None, asked=asked)
+        from pgsweep.sizing.snapshots.model import snapshot_model
+
+        model = snapshot_model(Observation(opened), asked, seed=seed)
+        return model.at(sizes, any_size=sizes_bytes is None)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
@@ -161,9 +161,11 @@ def predict_window(
     Raises:
         EvidenceError: it holds no access.
     """
+    from pgsweep.sizing.snapshots.model import snapshot_model
+
     check_threads()
     sizes = blocks_of(sizes_bytes, evidence.meta.shared_buffers_blocks)
-    prediction = _from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None)
+    prediction = snapshot_model(Observation(evidence), seed=seed).at(sizes, any_size=sizes_bytes is None)
     if MemoryFacts.of(evidence.meta) is None:
         # Nobody can name it with --ram here.
         return prediction.record()
@@ -206,135 +208,6 @@ def _from_foreign_trace(
         shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
     )
     return Prediction(observation=None, estimate=estimate, observed=observed, warnings=trace.warnings)
-
-
-def _from_snapshots(
-    evidence: Evidence | JoinedEvidence,
-    sizes_blocks: tuple[int, ...],
-    seed: int,
-    *,
-    any_size: bool,
-    asked: Sequence[Asked] = (),
-) -> Prediction:
-    """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
-    from pgsweep.evidence.sampling import BlockSample
-    from pgsweep.sizing.estimate import Doubt, judged, refused
-    from pgsweep.sizing.observed import Server
-    from pgsweep.sizing.ring_limits import snapshot_ring_limits, with_ring_limits
-    from pgsweep.sizing.snapshots.fit import fit_load
-    from pgsweep.sizing.snapshots.load import observed_load
-    from pgsweep.sizing.snapshots.model import SnapshotModel
-    from pgsweep.sizing.snapshots.totals import read_totals
-    from pgsweep.sizing.snapshots.unfilled import estimate_unfilled, filled_up, unfilled
-    from pgsweep.sizing.snapshots.used_snapshots import used_snapshots
-    from pgsweep.sizing.what_if.changed_rates import relation_changes
-
-    meta = evidence.meta
-    check_server(meta)
-    relations = evidence.table("relations")
-    of_load = any(one.of_load for one in asked)
-    changed_rows = relation_changes(asked, relations, meta.database_oid) if of_load else {}
-    counters = evidence.table("counters")
-    columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty"]
-    rate = BlockSample.from_meta(meta.sampling).rate
-    snapshots = evidence.table("snapshots", columns)
-    check_usage_counts(meta, snapshots["usage_count"])
-    seen = used_snapshots(
-        snapshots,
-        evidence.table("snapshot_times"),
-        counters,
-        pool_blocks=meta.shared_buffers_blocks,
-        rate=rate,
-    )
-    totals = read_totals(counters, relations, meta.database)
-    if meta.settings.get("track_counts") == "off":
-        why = "track_counts is off: the server counts no accesses, and nothing is known of its misses"
-        return Prediction(
-            observation=Observation(evidence),
-            estimate=refused(Doubt("refused", why)),
-            observed=_observed(meta, 0.0, 0, totals.seconds),
-            warnings=_warnings(evidence),
-        )
-    accesses = totals.hits + totals.misses
-    if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
-        raise nothing_seen(evidence)
-    observed = _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
-    warnings = [*seen.warnings, *_warnings(evidence)]
-    calm = unfilled(
-        seen.used_blocks,
-        seen.hand_buffers,
-        counters,
-        relations,
-        totals,
-        database_oid=meta.database_oid,
-        server_version_num=meta.server_version_num,
-        pool_blocks=meta.shared_buffers_blocks,
-    )
-    if calm is not None:
-        if any_size:
-            sizes_blocks = tuple(sorted({*sizes_blocks, whole_megabytes(calm.known_from_blocks)}))
-        return Prediction(
-            observation=Observation(evidence),
-            estimate=estimate_unfilled(calm, totals, sizes_blocks),
-            observed=observed,
-            warnings=warnings,
-            no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks),
-        )
-    scans = snapshot_ring_limits(totals, relations, meta.database_oid)
-    if any_size:
-        sizes_blocks = with_ring_limits(sizes_blocks, scans)
-    load = observed_load(seen, relations, totals, Server.of(meta), rules_of(meta), apart=changed_rows)
-    model = SnapshotModel(load, fit_load(load, seed=seed), seed=seed)
-    found = model.estimate(sizes_blocks)
-    if of_load:
-        found = replace(found, changed=model.changed(asked).estimate(sizes_blocks))
-    filling = filled_up(seen.used_blocks, meta.shared_buffers_blocks)
-    doubts = [
-        *([] if filling is None else [Doubt("refused", filling)]),
-        *_server_doubts(meta),
-        *(Doubt(found.level, text) for text in found.reasons),
-    ]
-    level, reasons = judged(doubts)
-    return Prediction(
-        observation=Observation(evidence),
-        estimate=replace(found, level=level, reasons=reasons),
-        observed=observed,
-        warnings=warnings,
-        scans=scans,
-    )
-
-
-def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int) -> NoEviction:
-    below = calm.known_below_blocks
-    removable = max(pool_blocks - calm.known_from_blocks, 0) if calm.usable else 0
-    return NoEviction(
-        used_bytes=calm.used_blocks * BLOCK_BYTES,
-        removable_bytes=removable * BLOCK_BYTES,
-        known_from_bytes=calm.known_from_blocks * BLOCK_BYTES,
-        known_below_bytes=None if below is None else below * BLOCK_BYTES,
-        filling_bytes=calm.filling_blocks * BLOCK_BYTES,
-        unknown_bytes=[size * BLOCK_BYTES for size in sizes_blocks if not calm.knows(size)],
-    )
-
-
-def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
-    """Return what a server does that its counters do not show."""
-    from pgsweep.evidence.endings import WENT_AWAY
-    from pgsweep.sizing.estimate import Doubt
-
-    doubts = []
-    if meta.settings.get("in_hot_standby") == "on":
-        doubts.append(
-            Doubt(
-                "rough",
-                "the server is a standby: replay of WAL uses the pool too, and its accesses are not counted",
-            )
-        )
-    if meta.ended_by == "server":
-        doubts.append(Doubt("rough", "the server went away during the recording: what followed is not in it"))
-    elif meta.ended_by in WENT_AWAY:
-        doubts.append(Doubt("rough", "the recorder lost its session: what followed is not in the recording"))
-    return doubts
 
 
 def _from_trace(

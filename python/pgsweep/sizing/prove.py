@@ -98,7 +98,7 @@ def prove(
     if predicted.verdict.level == "refused":
         raise EvidenceError(
             f"`{evidence}` allows no prediction that could be proved",
-            cause="; ".join(predicted.verdict.reasons),
+            cause="; ".join(predicted.verdict.sentences),
             hint=f"pgsweep predict {shell_word(str(evidence))}",
         )
     whole = trace_of(opened)

@@ -58,7 +58,7 @@ def snapshot_ring_limits(totals: Totals, relations: Table, database_oid: int) ->
     Args:
         relations: table of the evidence.
     """
-    accesses = (totals.hits + totals.misses) / max(totals.seconds, 1e-9)
+    accesses = totals.accesses / max(totals.seconds, 1e-9)
     here = relations["db"] == database_oid
     share = np.where(here, totals.relation_scanned_blocks, 0.0) / max(accesses, 1e-9)
     return _most_scanned(relations["name"].tolist(), relations["blocks_end"], share)

@@ -30,10 +30,10 @@ from pgsweep.sizing.page_cache.disk_reads import disk_bytes_per_second
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.totals import Totals
-from pgsweep.sizing.throughput.host_pace import Z90, PaceEffect, effect_of_pace
+from pgsweep.sizing.throughput.host_pace import PaceEffect, effect_of_pace
 from pgsweep.sizing.throughput.measured_loop import others_share, sessions_of
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_percent, format_plain
 
 _THROUGHPUT: Final = "throughput"
 _FROM_DISK: Final = "read from disk"
@@ -120,7 +120,7 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     wrong = [one for one in outside if not _within_together(one, len(values))]
     if not values:
         verdict = "not known"
-        reasons += prediction.verdict.reasons or ["nothing is predicted for this size"]
+        reasons += prediction.verdict.sentences or ["nothing is predicted for this size"]
     elif unsettled := _unsettled(prediction, second, size) or filling(first.meta, second.meta, values):
         verdict = "not known"
         reasons.append(unsettled)

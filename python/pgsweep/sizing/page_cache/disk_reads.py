@@ -27,7 +27,7 @@ from pgsweep.records.prediction import (
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.parallel import map_in_threads
 from pgsweep.sizing.throughput.timed_reads import timed_reads
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,6 @@ _TWICE_ERROR: Final = 0.03
 """By how much of itself what is held twice is off where the page cache has room for all: by 2.4% and 1.9%,
 from snapshots and from a trace, where it was 153 MB."""
 
-_Z90: Final = 1.645
 _FAR_OFF: Final = 1.3
 _REFAULTS_OFF: Final = 2.0
 _FEW_REFAULTS: Final = 300
@@ -319,7 +318,7 @@ class DiskReads(ABC):
         observed = self._result.observed
         per_second = observed.accesses / max(observed.seconds, 1e-9)
         share, low, high = found.bounds("disk_share")
-        chance = _Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
+        chance = Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
         margin = float(np.hypot(_KERNEL_ERROR, chance))
         low = max(0.0, low - float(np.hypot(margin, found.below)))
         high = min(1.0, high + float(np.hypot(margin, found.above)))
@@ -372,7 +371,7 @@ def _relation_reads(
         return float(one.group_reads[members].sum()) / max(float(one.group_reads.sum()), 1.0)
 
     share, parts = part(found.best), [part(one) for one in (found.best, *found.others)]
-    chance = _Z90 * float(np.sqrt(share * (1 - share) / max(float(found.best.group_reads.sum()), 1.0)))
+    chance = Z90 * float(np.sqrt(share * (1 - share) / max(float(found.best.group_reads.sum()), 1.0)))
     missed = float(found.best.group_misses[members].sum()) / max(found.best.all_misses, 1.0)
     return RelationReads(
         shared_buffers_bytes=point.shared_buffers_bytes,

@@ -18,14 +18,13 @@ import numpy as np
 from pgsweep.sizing.page_cache.disk_reads import DiskReads, Inputs, NotPredicted, SizeReads
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.throughput.read_times import read_times
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_hours, format_percent, format_plain
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_hours, format_percent, format_plain
 
 if TYPE_CHECKING:
     from pgsweep.sizing.page_cache.both_caches import SimulatedReads
     from pgsweep.sizing.page_cache.rate_caches import RateCaches
     from pgsweep.sizing.snapshots.fitted import Fitted
 
-_Z90: Final = 1.645
 _FAR_APART: Final = 0.05
 """Share of the misses, from which on the closed form and the simulation are said to differ."""
 
@@ -184,12 +183,12 @@ class SnapshotDiskReads(DiskReads):
         halves = [caches.of_closed_form(half, blocks, capacity)[0] for half in fitted.halves]
         below = above = 0.0
         if len(halves) == 2:
-            chance = _Z90 * abs(halves[0] - halves[1]) / 2
+            chance = Z90 * abs(halves[0] - halves[1]) / 2
             below = above = float(np.hypot(chance, abs(closed - float(np.mean(halves)))))
         centre, drawn = fitted.drawn
         middle = caches.of_closed_form(centre, blocks, capacity)[0]
         spread = [caches.of_closed_form(one, blocks, capacity)[0] - middle for one in drawn]
-        deviation = _Z90 * float(np.sqrt(np.mean(np.square(spread))))
+        deviation = Z90 * float(np.sqrt(np.mean(np.square(spread))))
         # The larger a pool of the size of both caches is, the less is known about what it would miss.
         doublings = max(0.0, float(np.log2((size_bytes + capacity) / max(self._today_bytes, 1))))
         rare = fitted.short * doublings * float(np.sqrt(max(doublings, 1.0)))

@@ -31,7 +31,7 @@ from pgsweep.sizing.snapshots.rates import (
     fit_weights,
     likelihoods,
 )
-from pgsweep.sizing.snapshots.recording_doubts import LEAST_SNAPSHOTS
+from pgsweep.sizing.verdict import LEAST_SNAPSHOTS
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

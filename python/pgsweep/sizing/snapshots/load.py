@@ -106,17 +106,12 @@ class Load:
     @property
     def accesses_per_second(self) -> float:
         """Accesses of the database."""
-        return (self.totals.hits + self.totals.misses) / self.totals.seconds
-
-    @property
-    def miss_ratio(self) -> float:
-        """Of the database, as counted."""
-        return self.totals.misses / (self.totals.hits + self.totals.misses)
+        return self.totals.accesses / self.totals.seconds
 
     @property
     def temporary_ratio(self) -> float:
         """Share of the accesses that miss whatever the size of the pool, since they do not use it."""
-        return self.totals.temporary_misses / (self.totals.hits + self.totals.misses)
+        return self.totals.temporary_misses / self.totals.accesses
 
     @property
     def group_misses(self) -> Floats:
@@ -191,7 +186,7 @@ def observed_load(
     Raises:
         ValueError: no snapshot, or not a single access or miss was counted.
     """
-    if totals.hits + totals.misses <= 0 or not len(used.snapshots["snapshot"]):
+    if totals.accesses <= 0 or not len(used.snapshots["snapshot"]):
         raise ValueError("nothing was observed")
     share = np.maximum(
         totals.relation_accesses / max(totals.relation_accesses.sum(), 1e-9),

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.estimate import Doubt
 from pgsweep.sizing.observed import gained
 from pgsweep.sizing.snapshots.consistency import Tally, doubts
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.scan_counts import by_rings, scanned_blocks
+from pgsweep.sizing.verdict import Doubt
 from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
@@ -63,6 +63,16 @@ class Totals:
     allocations: float = 0.0
     miss_ratio_error: float = 0.0
     ring_accesses: float | None = None
+
+    @property
+    def accesses(self) -> float:
+        """Of the database."""
+        return self.hits + self.misses
+
+    @property
+    def miss_ratio(self) -> float:
+        """Of the database; 0 without an access."""
+        return self.misses / self.accesses if self.accesses > 0 else 0.0
 
 
 def read_totals(counters: Table, relations: Table, database: str) -> Totals:

@@ -11,19 +11,25 @@ behind. Where another size would change that, nothing is known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.records import reasons
+from pgsweep.records.prediction import NoEviction
+from pgsweep.records.reasons import Reason
+from pgsweep.records.trace_reasons import changed_from_nothing_evicted
 from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.model import Prediction
+from pgsweep.sizing.observed import Server, Table
 from pgsweep.sizing.rules import least_pool_without_ring, most_blocks_without_ring
-from pgsweep.sizing.snapshots.observations import Table
+from pgsweep.sizing.sizes import whole_megabytes
+from pgsweep.sizing.snapshots.recording import FULL_SHARE, Recording
 from pgsweep.sizing.snapshots.totals import Totals
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
-
-FULL_SHARE = 0.99
-"""A pool with this share of its buffers in use counts as full: dropped relations leave some free."""
+from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
+from pgsweep.sizing.what_if.grammar import Asked
+from pgsweep.units import BLOCK_BYTES
 
 _FEWEST_SNAPSHOTS = 4
 _FEWEST_MOVES = 10
@@ -50,7 +56,7 @@ class Unfilled:
     filling_blocks: int
     known_from_blocks: int
     known_below_blocks: int | None
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     usable: bool
 
     def knows(self, blocks: int) -> bool:
@@ -60,111 +66,118 @@ class Unfilled:
 
 
 def unfilled(
-    used_blocks: NDArray[np.int64],
-    hand_buffers: NDArray[np.int64],
-    counters: Table,
-    relations: Table,
-    totals: Totals,
-    *,
-    database_oid: int,
-    server_version_num: int,
-    pool_blocks: int,
+    used: UsedSnapshots, counters: Table, relations: Table, totals: Totals, server: Server
 ) -> Unfilled | None:
-    """Return what is known of a pool from which nothing was evicted; None where something was.
-
-    Args:
-        used_blocks: buffers that held pages, at each snapshot.
-        hand_buffers: how many buffers the clock hand had passed at each snapshot; empty where it is not seen.
-    """
+    """Return what is known of a pool from which nothing was evicted; None where something was."""
+    used_blocks, pool_blocks = used.used_blocks, server.pool_blocks
     if not len(used_blocks):
         return None
     most = int(used_blocks.max())
     never_full = most < FULL_SHARE * pool_blocks
-    moved = int(hand_buffers[-1] - hand_buffers[0]) if len(hand_buffers) > 1 else None
+    hand = used.hand_buffers
+    moved = int(hand[-1] - hand[0]) if len(hand) > 1 else None
     if not never_full and (moved is None or moved >= _FEWEST_MOVES):
         return None
 
-    reasons, usable = [], True
+    said: list[Reason] = []
+    usable = True
     evicted = _evictions(counters)
-    if moved is not None and server_version_num < _NO_FREE_LIST_FROM:
+    if moved is not None and server.server_version_num < _NO_FREE_LIST_FROM:
         evicted = max(evicted, moved)
-    at_least, below, scans = _rings(relations, totals, database_oid, pool_blocks)
+    at_least, below, scans = _rings(relations, totals, server)
     known_from = max(most, at_least, _FEW_BLOCKS)
-    size = _words(pool_blocks)
+    size = _bytes(pool_blocks)
     filling = _filling(used_blocks) if never_full else 0
     if filling:
         # What it will hold is more than it has held, by nobody knows how much.
         usable, known_from = False, pool_blocks
-        reasons.append(
-            f"the pool is still filling: {_words(most)} of {size} held pages at most, {_words(filling)} of "
-            "them new in the second half of the recording; record again when that no longer grows"
-        )
+        said.append(reasons.still_filling(_bytes(most), size, _bytes(filling)))
     elif never_full:
-        reasons.append(
-            f"shared_buffers was never full: in {len(used_blocks)} snapshots at most {_words(most)} of "
-            f"{size} held pages; all that is used fits into that"
-        )
+        said.append(reasons.never_full(len(used_blocks), _bytes(most), size))
     else:
-        reasons.append("shared_buffers is full, but nothing was evicted: all that is used fits into it")
+        said.append(reasons.nothing_evicted())
     if filling:
         pass
     elif evicted > max(_FEW_BLOCKS, 0.001 * pool_blocks) and never_full:
         usable, known_from = False, pool_blocks
-        reasons.append(
-            f"yet {format_count(evicted)} buffers were evicted or passed by the clock hand: between "
-            f"snapshots the pool was "
-            "full for a time; record again, with shorter pauses between large loads and drops"
-        )
-    elif known_from < pool_blocks:
-        reasons.append(
-            f"no page had to leave, so nothing is known below {_words(known_from)}: to learn more, set "
-            "shared_buffers to about that size and record again"
-        )
+        said.append(reasons.full_for_a_time(evicted))
     else:
-        reasons.append("of smaller sizes nothing is known: to learn more, make it smaller and record again")
-    reasons += scans
+        said.append(reasons.smaller_not_known(_bytes(known_from) if known_from < pool_blocks else None))
+    said += scans
     if len(used_blocks) < _FEWEST_SNAPSHOTS:
         usable = False
-        reasons.append(f"{len(used_blocks)} snapshots are few: record for longer")
+        said.append(reasons.few_snapshots_of_unfilled(len(used_blocks)))
     return Unfilled(
         used_blocks=most,
         filling_blocks=filling,
         known_from_blocks=known_from,
         known_below_blocks=below,
-        reasons=tuple(reasons),
+        reasons=tuple(said),
         usable=usable,
     )
 
 
-def estimate_unfilled(found: Unfilled, totals: Totals, sizes_blocks: Sequence[int]) -> Estimate:
-    """Return the measured miss ratio at each of the sizes that is known, between those of both halves."""
-    known = tuple(size for size in sizes_blocks if found.knows(size))
-    ratio = totals.misses / (totals.hits + totals.misses)
-    halves = (ratio, totals.first_half_miss_ratio, totals.second_half_miss_ratio)
-    return Estimate(
-        sizes_blocks=known,
-        miss_ratio=np.full(len(known), ratio),
-        low=np.full(len(known), min(halves)),
-        high=np.full(len(known), max(halves)),
-        pass_seconds=float("inf"),
-        level="reliable" if found.usable else "refused",
-        reasons=list(found.reasons),
-    )
+class NothingEvicted:
+    """The model of such a pool: what was measured holds at each size that is known.
+
+    Args:
+        recording: of snapshots.
+        found: what is known of the pool.
+        changed: the load is another one than was recorded.
+    """
+
+    def __init__(self, recording: Recording, found: Unfilled, *, changed: bool = False) -> None:
+        self._recording = recording
+        self._found = found
+        self._changed = changed
+
+    def changed(self, asked: Sequence[Asked]) -> NothingEvicted:
+        """Return the model of another load, of which nothing is known."""
+        del asked
+        return NothingEvicted(self._recording, self._found, changed=True)
+
+    def at(self, sizes_blocks: tuple[int, ...], *, any_size: bool = False) -> Prediction:
+        """Return the measured miss ratio at each of the sizes that is known, between those of both halves."""
+        found, totals = self._found, self._recording.totals
+        if any_size:
+            sizes_blocks = tuple(sorted({*sizes_blocks, whole_megabytes(found.known_from_blocks)}))
+        known = tuple(size for size in sizes_blocks if found.knows(size))
+        ratios = (totals.miss_ratio, totals.first_half_miss_ratio, totals.second_half_miss_ratio)
+        estimate = Estimate(
+            sizes_blocks=known,
+            miss_ratio=np.full(len(known), totals.miss_ratio),
+            low=np.full(len(known), min(ratios)),
+            high=np.full(len(known), max(ratios)),
+            pass_seconds=float("inf"),
+            level="reliable" if found.usable else "refused",
+            reasons=list(found.reasons),
+        )
+        if self._changed:
+            estimate = replace(
+                estimate,
+                accesses_per_second=round(totals.accesses) / max(totals.seconds, 1e-9),
+                level="refused",
+                reasons=[changed_from_nothing_evicted(), *estimate.reasons],
+            )
+        unknown = [size * BLOCK_BYTES for size in sizes_blocks if size not in known]
+        return self._recording.prediction(estimate, model=self, no_eviction=self._record(unknown))
+
+    def _record(self, unknown_bytes: list[int]) -> NoEviction:
+        found, pool_blocks = self._found, self._recording.server.pool_blocks
+        below = found.known_below_blocks
+        removable = max(pool_blocks - found.known_from_blocks, 0) if found.usable else 0
+        return NoEviction(
+            used_bytes=_bytes(found.used_blocks),
+            removable_bytes=_bytes(removable),
+            known_from_bytes=_bytes(found.known_from_blocks),
+            known_below_bytes=None if below is None else _bytes(below),
+            filling_bytes=_bytes(found.filling_blocks),
+            unknown_bytes=unknown_bytes,
+        )
 
 
-def filled_up(used_blocks: NDArray[np.int64], pool_blocks: int) -> str | None:
-    """Return a reason not to rely on snapshots where the pool was full in some of them and not in others."""
-    short = int((used_blocks < FULL_SHARE * pool_blocks).sum())
-    if short <= 0.1 * len(used_blocks):
-        return None
-    return (
-        f"shared_buffers was not full in {short} of {len(used_blocks)} snapshots: it filled up, or relations "
-        "were dropped; record again while it is full"
-    )
-
-
-def _words(blocks: int) -> str:
-    return format_bytes(blocks * BLOCK_BYTES)
+def _bytes(blocks: int) -> int:
+    return blocks * BLOCK_BYTES
 
 
 def _evictions(counters: Table) -> int:
@@ -178,27 +191,22 @@ def _evictions(counters: Table) -> int:
     return round(total)
 
 
-def _rings(
-    relations: Table, totals: Totals, database_oid: int, pool_blocks: int
-) -> tuple[int, int | None, list[str]]:
+def _rings(relations: Table, totals: Totals, server: Server) -> tuple[int, int | None, list[Reason]]:
     """Return the sizes between which every scan that was seen uses a ring, or not, as it does today."""
     blocks = np.maximum(relations["blocks_begin"], relations["blocks_end"])
-    scanned = np.flatnonzero((totals.relation_scans > 0) & (relations["db"] == database_oid) & (blocks > 0))
+    here = relations["db"] == server.database_oid
+    scanned = np.flatnonzero((totals.relation_scans > 0) & here & (blocks > 0))
     at_least, below = 0, None
-    reasons = []
-    is_ringed = blocks[scanned] > most_blocks_without_ring(pool_blocks)
+    said = []
+    is_ringed = blocks[scanned] > most_blocks_without_ring(server.pool_blocks)
     plain, ringed = scanned[~is_ringed], scanned[is_ringed]
     if len(plain):
-        largest = plain[np.argmax(blocks[plain])]
-        at_least = least_pool_without_ring(int(blocks[largest]))
+        at_least = least_pool_without_ring(int(blocks[plain].max()))
     if len(ringed):
         smallest = ringed[np.argmin(blocks[ringed])]
         below = least_pool_without_ring(int(blocks[smallest]))
-        reasons.append(
-            f"scans of {relations['name'][smallest]} go through a ring, but from {_words(below)} on they "
-            "would not: nothing is known of those sizes"
-        )
-    return at_least, below, reasons
+        said.append(reasons.rings_end(relations["name"][smallest], _bytes(below)))
+    return at_least, below, said
 
 
 def _filling(used_blocks: NDArray[np.int64]) -> int:

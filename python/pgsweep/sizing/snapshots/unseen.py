@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.estimate import BRIEF_PASS_SECONDS, SEVERAL_ACCESSES, UNSEEN_PASSES
 from pgsweep.sizing.snapshots.load import Flow
 from pgsweep.sizing.snapshots.rates import GRID, Rates
+from pgsweep.sizing.verdict import BRIEF_PASS_SECONDS, SEVERAL_ACCESSES, UNSEEN_PASSES
 
 Floats = NDArray[np.float64]
 

@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from pgsweep.records.prediction import DiskLatency
 from pgsweep.sizing.throughput.closed_loop import ClosedLoop, Station
+from pgsweep.units import Z90
 
 _LEVEL: Final = 0.15
 """Where the reads per second grow by less than this power of the depth, the device has levelled off."""
-
-_NINETY_PERCENT: Final = 1.645
-"""Standard errors of a mean that bound 90%."""
 
 _FLAT: Final = 1e-9
 _CORRECTIONS: Final = 8
@@ -82,7 +80,7 @@ def curves_of(latencies: Sequence[DiskLatency], load: Load, most: int | None = N
         return DiskCurves([None] * 5, None)
     most = math.floor(load.sessions) + 1 if most is None else most
     means = np.array([one.seconds for one in latencies])
-    errors = np.array([one.error_seconds for one in latencies]) * _NINETY_PERCENT
+    errors = np.array([one.error_seconds for one in latencies]) * Z90
     weights = [one.reads for one in latencies]
     depths, seconds = _alone(latencies, load, never_falling(means, weights))
     correction = seconds / means

@@ -16,12 +16,10 @@ from pgsweep.host.processor_pace import Pace
 from pgsweep.records.prediction import DiskLatency
 from pgsweep.sizing.throughput.closed_loop import ClosedLoop
 from pgsweep.sizing.throughput.measured_loop import Loop, Refused, measure_loop
-from pgsweep.units import format_percent, format_plain
+from pgsweep.units import Z90, format_percent, format_plain
 
 if TYPE_CHECKING:
     from pgsweep.sizing.observed import Observation, Server
-
-Z90: Final = 1.645
 
 _SAME: Final = 0.05
 """A smaller difference of a time means nothing: on a quiet host samples differ by as much."""

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import FLAG_PINNED
+from pgsweep.records import trace_reasons
+from pgsweep.records.reasons import Reason
 from pgsweep.sizing.snapshots.observations import Table, file_keys
 from pgsweep.sizing.traces.rings import scan_rings
 
@@ -77,7 +79,7 @@ class Trace:
         missed: which accesses the server missed itself.
         new_page: which pages were created during the trace.
         start: the pool at the beginning, where it was seen.
-        notes: what was left out, in words for the verdict.
+        notes: what was left out, for the verdict.
     """
 
     pages: NDArray[np.uint32]
@@ -95,7 +97,7 @@ class Trace:
     missed: NDArray[np.bool_]
     new_page: NDArray[np.bool_]
     start: PoolState | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
 
 
 def from_evidence(
@@ -133,10 +135,7 @@ def from_evidence(
         of_dropped, unnamed = _blocks_of_dropped(drops, relations, most)
         parts.append(of_dropped)
         if unnamed:
-            notes.append(
-                f"the dropped relations had {unnamed} blocks more than are tracked: those of them that were "
-                "in the pool are assumed to stay in it"
-            )
+            notes.append(trace_reasons.blocks_not_tracked(unnamed))
     columns = [np.concatenate([part[name] for part in parts]) for name in _PAGE]
     ids, names = _native.dense_ids(*columns)
     pages = ids[:count]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pgsweep.plain import shown
+from pgsweep.records import trace_reasons as reasons
 from pgsweep.records.prediction import WhatIf
+from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.page_cache.memory_shares import SESSION_BYTES
 from pgsweep.sizing.snapshots.observations import Table
+from pgsweep.sizing.verdict import Doubt, judged
 from pgsweep.sizing.what_if.grammar import (
     Asked,
     Connections,
@@ -93,3 +98,16 @@ def _of_relation(asked: OfRelation, relation: Named, relations: Table) -> str:
         )
     assert isinstance(asked, Without)
     return f"nobody accesses {with_it} ({all_of_it}); the rest of the load stays as it is, and as fast"
+
+
+def at_best_rough(changed: Estimate, now: Estimate) -> Estimate:
+    """Return the curve with its verdict: at best rough, and no better than the one without changes."""
+    doubts = [Doubt("rough", reasons.load_not_observed())]
+    doubts += [Doubt(changed.level, reason) for reason in changed.reasons]
+    if now.level != "reliable":
+        doubts += [Doubt(now.level, reason) for reason in now.reasons]
+    if changed.too_small_blocks:
+        sizes = [size * BLOCK_BYTES for size in changed.too_small_blocks]
+        doubts.append(Doubt("rough", reasons.kept_leaves_little(sizes)))
+    level, said = judged(doubts)
+    return replace(changed, level=level, reasons=said)

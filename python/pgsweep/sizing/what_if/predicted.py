@@ -18,28 +18,25 @@ import numpy as np
 
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
+from pgsweep.records import trace_reasons as reasons
 from pgsweep.records.prediction import ChangedPrediction, PredictResult, WhatIf
-from pgsweep.sizing.estimate import KEPT_ROOM, Doubt, Estimate, judged
+from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.forecast import Change, forecast, no_memory
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.rules import rules_of
-from pgsweep.sizing.what_if.assumptions import assumption_of
+from pgsweep.sizing.verdict import KEPT_ROOM
+from pgsweep.sizing.what_if.assumptions import assumption_of, at_best_rough
 from pgsweep.sizing.what_if.changed_trace import ChangedTrace
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
 from pgsweep.sizing.what_if.relations import check_relations
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes
 
 if TYPE_CHECKING:
     from pgsweep.sizing.model import Prediction
     from pgsweep.sizing.traces.accesses import Trace
 
 _DRAWS: Final = 2
-_Z90: Final = 1.645
 _LEAST_BLOCKS: Final = 16
-_ASSUMED: Final = (
-    "the changed load was never observed: the intervals take the assumptions as exact and do not cover their "
-    "error"
-)
 
 
 def with_what_if(
@@ -122,18 +119,16 @@ def _changed(
     )
     if any(one.of_load for one in asked):
         if now.level == "refused":
-            why = "the curve without the what-ifs is refused"
+            why = reasons.refused_without_change()
             estimate = replace(estimate, reasons=[why, *now.reasons])
         elif trace is not None:
             draws = [_drawn(prediction, observation, asked, seed, number) for number in range(_DRAWS)]
-            estimate = _rough(_joined([draw.estimate for draw in draws], now), now)
+            estimate = at_best_rough(_joined([draw.estimate for draw in draws], now), now)
             observation, trace = Observation(draws[0].tables), draws[0].trace
             kept_blocks = draws[0].tables.kept_blocks
-        elif now.changed is None:
-            why = "nothing was evicted while it was observed: what would be under another load is not known"
-            estimate = replace(estimate, level="refused", reasons=[why, *now.reasons])
         else:
-            estimate = _rough(now.changed, now)
+            assert prediction.model is not None
+            estimate = prediction.model.changed(asked).at(now.sizes_blocks).estimate
     accesses = round(float(estimate.accesses_per_second) * prediction.observed.seconds)
     changed = replace(
         prediction,
@@ -220,7 +215,7 @@ def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
     points = np.array([one.miss_ratio for one in draws])
     point = points.mean(axis=0)
     spread = points.std(axis=0, ddof=1) if len(draws) > 1 else np.zeros(len(point))
-    beside = np.hypot(_Z90 * spread * np.sqrt(1 + 1 / len(draws)), now.off_today)
+    beside = np.hypot(Z90 * spread * np.sqrt(1 + 1 / len(draws)), now.off_today)
     below = np.max([one.miss_ratio - one.low for one in draws], axis=0)
     above = np.max([one.high - one.miss_ratio for one in draws], axis=0)
     return replace(
@@ -229,16 +224,3 @@ def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
         low=np.clip(point - np.hypot(below, beside), 0, 1),
         high=np.clip(point + np.hypot(above, beside), 0, 1),
     )
-
-
-def _rough(changed: Estimate, now: Estimate) -> Estimate:
-    """Return the curve with its verdict: at best rough, and no better than the one without changes."""
-    doubts = [Doubt("rough", _ASSUMED)]
-    doubts += [Doubt(changed.level, text) for text in changed.reasons]
-    if now.level != "reliable":
-        doubts += [Doubt(now.level, text) for text in now.reasons]
-    if changed.too_small_blocks:
-        sizes = ", ".join(format_bytes(size * BLOCK_BYTES) for size in changed.too_small_blocks[:3])
-        doubts.append(Doubt("rough", f"at {sizes} little more would fit than what is kept: not predicted"))
-    level, reasons = judged(doubts)
-    return replace(changed, level=level, reasons=reasons)
