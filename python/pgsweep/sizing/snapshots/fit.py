@@ -31,7 +31,7 @@ from pgsweep.sizing.snapshots.rates import (
     fit_weights,
     likelihoods,
 )
-from pgsweep.sizing.verdict import LEAST_SNAPSHOTS
+from pgsweep.sizing.verdict import LEAST_SNAPSHOTS, PASSES_OF_PATHS
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -71,6 +71,10 @@ class Fit:
     subsets: list[list[GroupFit]]
     halves: list[tuple[list[Rates], float]]
     by_paths: bool
+
+    def is_one_look(self, seconds: float) -> bool:
+        """Return whether less than a clock pass was observed: all snapshots show the same residences."""
+        return self.by_paths and self.passes(seconds) < PASSES_OF_PATHS[1]
 
     def passes(self, seconds: float) -> float:
         """Return how many clock passes were observed."""

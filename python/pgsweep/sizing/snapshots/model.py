@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgsweep.records import reasons
 from pgsweep.records.prediction import Observed
@@ -23,8 +24,9 @@ from pgsweep.sizing.rules import check_server
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import fit_load
 from pgsweep.sizing.snapshots.fitted import Fitted
-from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, interval, short_error
+from pgsweep.sizing.snapshots.interval import NORMAL90, Ensemble, ErrorSources, interval, short_error
 from pgsweep.sizing.snapshots.load import observed_load
+from pgsweep.sizing.snapshots.look import Look, LookBounds
 from pgsweep.sizing.snapshots.paths import late_accesses
 from pgsweep.sizing.snapshots.recording import Recording
 from pgsweep.sizing.snapshots.recording_doubts import (
@@ -50,6 +52,8 @@ from pgsweep.sizing.verdict import KEPT_ROOM, REFUSED, Doubt, judged
 from pgsweep.sizing.what_if.assumptions import at_best_rough
 from pgsweep.sizing.what_if.changed_rates import load_change, relation_changes
 from pgsweep.sizing.what_if.grammar import Asked
+
+Floats = NDArray[np.float64]
 
 _GROWTH: Final = 0.02
 """New blocks of a relation for each miss that is expected of it, from which on it counts as growing."""
@@ -173,6 +177,8 @@ class SnapshotModel:
         looked_at = (*sizes, max(pool // 2, 1), 2 * pool)
         ensemble = self._curves.ensemble(looked_at)
         point, low, high = interval(ensemble, np.asarray(looked_at) / pool, self._error_sources)
+        if self._fit.is_one_look(self._load.totals.seconds):
+            point, low, high = self._by_one_look(looked_at, point)
         found = Estimate(
             sizes_blocks=sizes,
             miss_ratio=point[: len(sizes)],
@@ -198,6 +204,25 @@ class SnapshotModel:
             too_small_blocks=tuple(size for size in sizes if size < kept_blocks * KEPT_ROOM),
             accesses_per_second=self._curves.accesses_per_second,
         )
+
+    def _by_one_look(self, sizes: tuple[int, ...], fitted: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the curve and its interval from the states of the pages alone (look.py).
+
+        Args:
+            sizes: of the pool.
+            fitted: the curve by the fitted rates: that of a changed load, whose bounds are as far away, in
+                proportion, as those of the load as it is.
+        """
+        if self._unchanged is not None:
+            point, low, high = self._unchanged._by_one_look(sizes, fitted)
+            return fitted, fitted * low / np.maximum(point, 1e-9), fitted * high / np.maximum(point, 1e-9)
+        load = self._load
+        bounds = LookBounds(Look.of(load.seen, self._fit.rates), load.pool.blocks)
+        point, low, high = bounds.interval([round(size * load.pool.sampling_rate) for size in sizes])
+        today = load.totals.miss_ratio - load.temporary_ratio
+        noise = NORMAL90 * load.totals.miss_ratio_error
+        point, low, high = (load.temporary_ratio + today * of_today for of_today in (point, low, high))
+        return np.minimum(point, 1.0), np.clip(low - noise, 0.0, 1.0), np.clip(high + noise, 0.0, 1.0)
 
     @cached_property
     def _error_sources(self) -> ErrorSources:
