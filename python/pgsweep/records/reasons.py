@@ -196,13 +196,12 @@ def short_recording(passes: float, snapshots: int, record_seconds: float | None)
 
 
 @reason_kind
-def one_look(passes: float, record_seconds: float | None) -> str:
+def one_look(passes: float, record_seconds: float) -> str:
     """The recording covers less than a clock pass: the curve is what one look at the pool allows."""
     seen = f"{passes:.1f} of a clock pass" if passes >= 0.1 else "less than a tenth of a clock pass"
-    more = "" if record_seconds is None else f"; {format_minutes(record_seconds)} would narrow the intervals"
     return (
         f"{seen} was recorded: the curve is what one look at the usage counts of the pool allows, and the "
-        f"intervals hold all rates that agree with it{more}"
+        f"intervals hold all rates that agree with it; {format_minutes(record_seconds)} would narrow them"
     )
 
 

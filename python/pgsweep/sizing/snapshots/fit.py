@@ -74,7 +74,7 @@ class Fit:
 
     def is_one_look(self, seconds: float) -> bool:
         """Return whether less than a clock pass was observed: all snapshots show the same residences."""
-        return self.by_paths and self.passes(seconds) < PASSES_OF_PATHS[1]
+        return self.by_paths and 0 < self.passes(seconds) < PASSES_OF_PATHS[1]
 
     def passes(self, seconds: float) -> float:
         """Return how many clock passes were observed."""

@@ -31,8 +31,8 @@ def length_doubts(totals: Totals, snapshots: int, pass_seconds: float, *, by_pat
     enough, least = PASSES_OF_PATHS if by_paths else PASSES_OF_STATES
     if passes >= enough:
         return []
-    if by_paths and passes < least:
-        return [Doubt("rough", reasons.one_look(passes, enough * pass_seconds if passes > 0 else None))]
+    if by_paths and 0 < passes < least:
+        return [Doubt("rough", reasons.one_look(passes, enough * pass_seconds))]
     # Where the hand hardly moved, nothing says how long a pass takes.
     longer = 1.25 * enough * pass_seconds if passes > 0 else None
     return [
