@@ -23,7 +23,7 @@ from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_hours, format_p
 if TYPE_CHECKING:
     from pgsweep.sizing.page_cache.both_caches import SimulatedReads
     from pgsweep.sizing.page_cache.rate_caches import RateCaches
-    from pgsweep.sizing.snapshots.fitted import Fitted
+    from pgsweep.sizing.snapshots.ensemble import LoadCurves
 
 _FAR_APART: Final = 0.05
 """Share of the misses, from which on the closed form and the simulation are said to differ."""
@@ -38,7 +38,7 @@ _RARELY_TOO_LARGE: Final = 0.25
 
 
 def memory_facts(
-    measured: MemoryFacts | None, fitted: Fitted | None, memory_bytes: int | None, pool_bytes: int
+    measured: MemoryFacts | None, fitted: LoadCurves | None, memory_bytes: int | None, pool_bytes: int
 ) -> MemoryFacts:
     """Return what is known of the memory, or supposed where only its size is.
 
@@ -67,7 +67,7 @@ def memory_facts(
     return measured
 
 
-def disk_share_today(inputs: Inputs, fitted: Fitted | None) -> float | None:
+def disk_share_today(inputs: Inputs, fitted: LoadCurves | None) -> float | None:
     """Return which share of today's misses comes from disk; None where the time of reads says nothing of it.
 
     Args:
@@ -96,7 +96,7 @@ class SnapshotDiskReads(DiskReads):
         share_today: of the misses that come from disk today, where the load or the memory is changed.
     """
 
-    def __init__(self, inputs: Inputs, fitted: Fitted, share_today: float | None = None) -> None:
+    def __init__(self, inputs: Inputs, fitted: LoadCurves, share_today: float | None = None) -> None:
         super().__init__(inputs)
         self._share_today = share_today
         self._fitted = fitted
@@ -204,7 +204,7 @@ class SnapshotDiskReads(DiskReads):
 
     def _group_names(self) -> list[str]:
         names = self._observation.relation_names
-        return [names[group.relations[0]] for group in self._fitted.groups[:-2]]
+        return [names[group.relations[0]] for group in self._fitted.load.groups[:-2]]
 
     def share_today(self) -> float:
         """Return which share of the misses comes from disk at today's size and memory, as simulated."""
@@ -258,10 +258,11 @@ class SnapshotDiskReads(DiskReads):
         remarks = []
         if abs(self._apart[0]) > _FAR_APART:
             remarks.append(self._apart[1])
-        if self._longest_seconds > self._fitted.seconds:
+        observed_seconds = self._fitted.load.totals.seconds
+        if self._longest_seconds > observed_seconds:
             remarks.append(
                 f"the page cache keeps what it has read for up to {format_hours(self._longest_seconds)}, but "
-                f"only {format_hours(self._fitted.seconds)} were observed: the rates of pages that are used "
+                f"only {format_hours(observed_seconds)} were observed: the rates of pages that are used "
                 "more rarely are extrapolated from those of the others"
             )
         remarks.append(

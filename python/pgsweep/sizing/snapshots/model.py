@@ -22,8 +22,7 @@ from pgsweep.sizing.ring_limits import snapshot_ring_limits, with_ring_limits
 from pgsweep.sizing.rules import check_server
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import fit_load
-from pgsweep.sizing.snapshots.fitted import Fitted
-from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, interval, short_error
+from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, interval
 from pgsweep.sizing.snapshots.load import observed_load
 from pgsweep.sizing.snapshots.paths import late_accesses
 from pgsweep.sizing.snapshots.recording import Recording
@@ -45,7 +44,7 @@ from pgsweep.sizing.snapshots.self_consistency import (
 )
 from pgsweep.sizing.snapshots.sequences import looping_relations, ordered_share
 from pgsweep.sizing.snapshots.unfilled import NothingEvicted, unfilled
-from pgsweep.sizing.snapshots.unseen import followers_of, unseen_sizes
+from pgsweep.sizing.snapshots.unseen import unseen_sizes
 from pgsweep.sizing.verdict import KEPT_ROOM, REFUSED, Doubt, judged
 from pgsweep.sizing.what_if.assumptions import at_best_rough
 from pgsweep.sizing.what_if.changed_rates import load_change, relation_changes
@@ -180,17 +179,15 @@ class SnapshotModel:
             high=high[: len(sizes)],
             pass_seconds=self._fit.pass_seconds,
             level="reliable",
-            unseen_blocks=self._unseen(sizes),
-            fitted=self.fitted,
+            unseen_blocks=unseen_sizes(self._curves, sizes, (self._unchanged or self)._today),
+            fitted=self._curves,
         )
         if self._unchanged is None:
-            level, reasons = judged(self._doubts(found, ensemble))
-            return replace(found, level=level, reasons=reasons)
+            level, said = judged(self._doubts(found, ensemble))
+            return replace(found, level=level, reasons=said)
         # Nothing speaks for or against the change itself.
         today = self._unchanged.estimate(sizes)
-        kept_blocks = (
-            self._curves.best.curve.kept_blocks(self._curves.best.pages) / self._load.pool.sampling_rate
-        )
+        kept_blocks = self._curves.kept_blocks / self._load.pool.sampling_rate
         return replace(
             found,
             level=today.level,
@@ -210,28 +207,10 @@ class SnapshotModel:
             late = np.array([late_accesses(load.seen, g, own) for g, own in enumerate(fit.rates)])
         return ErrorSources(
             noise=load.totals.miss_ratio_error,
-            short=short_error(fit.passes(load.totals.seconds), by_paths=fit.by_paths),
+            short=self._curves.short,
             scans=scan_share(load.totals),
             ordered=ordered_share(load),
             late=load.of_misses(late),
-        )
-
-    def _unseen(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the sizes that snapshots do not show."""
-        load, fit = self._load, self._fit
-        misses = self._curves.miss_ratios(sizes)
-        if self._unchanged is not None:
-            # As many misses for each of today's accesses: that is how fast the hand goes.
-            misses = misses * self._curves.accesses_per_second / load.accesses_per_second
-        flows = zip(fit.rates, load.pool.flows, strict=True)
-        followers = np.array([followers_of(own, flow, fit.pass_seconds) for own, flow in flows])
-        return unseen_sizes(
-            sizes,
-            misses,
-            pool_blocks=load.server.pool_blocks,
-            misses_today=(self._unchanged or self)._today,
-            pass_seconds=fit.pass_seconds,
-            followers=load.of_misses(followers),
         )
 
     @cached_property
@@ -252,12 +231,12 @@ class SnapshotModel:
             # One sentence on length: a short recording's interval is wide as well.
             *(length or width_doubts(known_sizes, found.low[known], found.high[known])),
             *load_doubts(totals, load.relations),
-            *today_doubts(self._today, load.totals.miss_ratio, totals.miss_ratio_error),
+            *today_doubts(self._today, totals.miss_ratio, totals.miss_ratio_error),
             *part_doubts(
                 self._parts(),
                 pool.blocks,
                 seconds=totals.seconds * pool.sampling_rate,
-                miss_ratio=load.totals.miss_ratio,
+                miss_ratio=totals.miss_ratio,
             ),
             *stranger_doubts(float(resident[-1]) / pool.blocks, load.seen.unknown / pool.blocks),
             *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
@@ -286,28 +265,3 @@ class SnapshotModel:
             )
             for g, group in enumerate(load.groups)
         ]
-
-    @cached_property
-    def fitted(self) -> Fitted:
-        """What a simulation of both caches needs."""
-        load, curves = self._load, self._curves
-        growth, dirty = load.growth * load.pool.sampling_rate, load.dirty
-        if curves.change is not None:
-            observed, pages = curves.best.curve.observed, curves.best.pages
-            visits = [
-                float(own @ side.own) / self._fit.pass_seconds
-                for own, side in zip(pages, observed, strict=True)
-            ]
-            growth, dirty = curves.change.growth(load), curves.change.dirty(load, np.array(visits))
-        return Fitted(
-            best=curves.best,
-            halves=curves.halves,
-            drawn=curves.drawn_again(),
-            groups=load.groups,
-            dirty=dirty,
-            growth=growth,
-            extensions_are_reads=load.pool.extensions_are_reads,
-            sampling_rate=load.pool.sampling_rate,
-            seconds=load.totals.seconds,
-            short=self._error_sources.short,
-        )
