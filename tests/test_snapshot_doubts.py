@@ -11,17 +11,17 @@ import pytest
 
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, corrected, interval
-from pgsweep.sizing.snapshots.load import Flow
-from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
-from pgsweep.sizing.snapshots.recording_doubts import length_doubts
-from pgsweep.sizing.snapshots.scan_counts import by_rings
-from pgsweep.sizing.snapshots.self_consistency import (
+from pgsweep.sizing.snapshots.doubts import (
     drift_doubts,
     order_doubts,
     together_doubts,
     width_doubts,
 )
+from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, corrected, interval
+from pgsweep.sizing.snapshots.load import Flow
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
+from pgsweep.sizing.snapshots.recording_doubts import length_doubts
+from pgsweep.sizing.snapshots.scan_counts import by_rings
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from pgsweep.sizing.snapshots.unseen import followers_of
 from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate

@@ -20,6 +20,16 @@ from pgsweep.sizing.model import Model, Prediction
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.ring_limits import snapshot_ring_limits, with_ring_limits
 from pgsweep.sizing.rules import check_server
+from pgsweep.sizing.snapshots.doubts import (
+    Part,
+    drift_doubts,
+    order_doubts,
+    part_doubts,
+    stranger_doubts,
+    today_doubts,
+    together_doubts,
+    width_doubts,
+)
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import fit_load
 from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, interval
@@ -31,16 +41,6 @@ from pgsweep.sizing.snapshots.recording_doubts import (
     load_doubts,
     scan_doubts,
     scan_share,
-)
-from pgsweep.sizing.snapshots.self_consistency import (
-    Part,
-    drift_doubts,
-    order_doubts,
-    part_doubts,
-    stranger_doubts,
-    today_doubts,
-    together_doubts,
-    width_doubts,
 )
 from pgsweep.sizing.snapshots.sequences import looping_relations, ordered_share
 from pgsweep.sizing.snapshots.unfilled import NothingEvicted, unfilled

@@ -9,8 +9,8 @@ import numpy as np
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.records import reasons
 from pgsweep.sizing.rules import most_blocks_without_ring
+from pgsweep.sizing.snapshots.doubts import shift_doubts
 from pgsweep.sizing.snapshots.observations import Table
-from pgsweep.sizing.snapshots.self_consistency import shift_doubts
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.verdict import (
     LEAST_SNAPSHOTS,
