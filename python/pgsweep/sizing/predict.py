@@ -218,7 +218,7 @@ def _from_trace(
     *,
     any_size: bool,
 ) -> Prediction:
-    from pgsweep.sizing.ring_limits import trace_ring_limits, with_ring_limits
+    from pgsweep.sizing.ring_limits import sizes_with_ring_limits, trace_ring_limits
     from pgsweep.sizing.traces.curve import estimate
 
     meta = evidence.meta
@@ -229,7 +229,7 @@ def _from_trace(
         raise nothing_seen(evidence)
     scans = trace_ring_limits(trace)
     if any_size:
-        sizes_blocks = with_ring_limits(sizes_blocks, scans)
+        sizes_blocks = sizes_with_ring_limits(sizes_blocks, scans)
     extensions_are_reads = meta.server_version_num < 160000
     found = estimate(
         trace,

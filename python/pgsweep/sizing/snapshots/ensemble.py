@@ -134,6 +134,11 @@ class LoadCurves:
         return (missed + temporary) / max(self.accesses_per_second, 1e-9)
 
     @cached_property
+    def today(self) -> float:
+        """The miss ratio at today's size."""
+        return float(self.miss_ratios([self.load.server.pool_blocks])[0])
+
+    @cached_property
     def accesses_per_second(self) -> float:
         """Accesses of the database, with the change."""
         today = self.load.accesses_per_second

@@ -7,9 +7,8 @@ interval around it (interval.py). A what-if changes the load that the curve is o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
@@ -18,40 +17,22 @@ from pgsweep.records.prediction import Observed
 from pgsweep.sizing.estimate import Estimate, refused
 from pgsweep.sizing.model import Model, Prediction
 from pgsweep.sizing.observed import Observation
-from pgsweep.sizing.ring_limits import snapshot_ring_limits, with_ring_limits
+from pgsweep.sizing.ring_limits import sizes_with_ring_limits, snapshot_ring_limits
 from pgsweep.sizing.rules import check_server
-from pgsweep.sizing.snapshots.doubts import (
-    Part,
-    drift_doubts,
-    order_doubts,
-    part_doubts,
-    stranger_doubts,
-    today_doubts,
-    together_doubts,
-    width_doubts,
-)
+from pgsweep.sizing.snapshots.doubts import curve_doubts
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import fit_load
-from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, interval
+from pgsweep.sizing.snapshots.interval import ErrorSources, interval
 from pgsweep.sizing.snapshots.load import observed_load
 from pgsweep.sizing.snapshots.paths import late_accesses
 from pgsweep.sizing.snapshots.recording import Recording
-from pgsweep.sizing.snapshots.recording_doubts import (
-    length_doubts,
-    load_doubts,
-    scan_doubts,
-    scan_share,
-)
-from pgsweep.sizing.snapshots.sequences import looping_relations, ordered_share
+from pgsweep.sizing.snapshots.sequences import ordered_share
 from pgsweep.sizing.snapshots.unfilled import NothingEvicted, unfilled
 from pgsweep.sizing.snapshots.unseen import unseen_sizes
 from pgsweep.sizing.verdict import KEPT_ROOM, REFUSED, Doubt, judged
-from pgsweep.sizing.what_if.assumptions import at_best_rough
+from pgsweep.sizing.what_if.assumptions import rough_at_best
 from pgsweep.sizing.what_if.changed_rates import load_change, relation_changes
 from pgsweep.sizing.what_if.grammar import Asked
-
-_GROWTH: Final = 0.02
-"""New blocks of a relation for each miss that is expected of it, from which on it counts as growing."""
 
 
 def snapshot_model(observation: Observation, asked: Sequence[Asked] = (), *, seed: int = 0) -> Model:
@@ -78,21 +59,17 @@ def snapshot_model(observation: Observation, asked: Sequence[Asked] = (), *, see
     used, totals = recording.used, recording.totals
     contents = unfilled(used, observation.counters.table, relations, totals, server)
     if contents is not None:
-        return NothingEvicted(recording, contents)
+        return NothingEvicted(recording=recording, contents=contents)
     load = observed_load(used, relations, totals, server, server.rules, apart=apart)
     fit = fit_load(load, seed=seed)
-    return SnapshotModel(LoadCurves(load=load, fit=fit, seed=seed), recording)
+    return SnapshotModel(curves=LoadCurves(load=load, fit=fit, seed=seed), recording=recording)
 
 
+@dataclass(frozen=True)
 class Uncounted:
-    """The model of a server that counts no accesses: nothing is known.
+    """The model of a server that counts no accesses: nothing is known."""
 
-    Args:
-        recording: of snapshots.
-    """
-
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    recording: Recording
 
     def changed(self, asked: Sequence[Asked]) -> Uncounted:
         """Return this model."""
@@ -102,7 +79,7 @@ class Uncounted:
     def at(self, sizes_blocks: tuple[int, ...], *, any_size: bool = False) -> Prediction:
         """Return why there is no curve."""
         del sizes_blocks, any_size
-        observation, seconds = self._recording.observation, self._recording.totals.seconds
+        observation, seconds = self.recording.observation, self.recording.totals.seconds
         pool_bytes = observation.server.pool_bytes
         return Prediction(
             observation=observation,
@@ -113,27 +90,20 @@ class Uncounted:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
 class SnapshotModel:
     """Says what pools of other sizes would have missed.
 
-    Args:
-        curves: of the load that was observed.
+    Attributes:
+        curves: of the load that was observed, or of one that is changed.
         recording: of it; only the curve is known without.
         unchanged: the model of the load as it is; None if this is it.
     """
 
-    def __init__(
-        self,
-        curves: LoadCurves,
-        recording: Recording | None = None,
-        *,
-        unchanged: SnapshotModel | None = None,
-    ) -> None:
-        self._curves = curves
-        self._load, self._fit = curves.load, curves.fit
-        self._recording = recording
-        self._unchanged = unchanged
-        self._estimates: dict[tuple[int, ...], Estimate] = {}
+    curves: LoadCurves
+    recording: Recording | None = None
+    unchanged: SnapshotModel | None = None
+    _estimates: dict[tuple[int, ...], Estimate] = field(default_factory=dict)
 
     def changed(self, asked: Sequence[Asked]) -> SnapshotModel:
         """Return the model of the load with what-ifs.
@@ -141,18 +111,20 @@ class SnapshotModel:
         Raises:
             UsageError: a relation is not in the evidence, or such a question cannot be asked of it.
         """
-        curves = replace(self._curves, change=load_change(asked, self._load))
-        return SnapshotModel(curves, self._recording, unchanged=self)
+        curves = replace(self.curves, change=load_change(asked, self.curves.load))
+        return SnapshotModel(curves=curves, recording=self.recording, unchanged=self)
 
     def at(self, sizes_blocks: tuple[int, ...], *, any_size: bool = False) -> Prediction:
         """Return the curve at these sizes, and what was recorded."""
-        recording = self._recording
+        recording = self.recording
         assert recording is not None
-        scans = snapshot_ring_limits(recording.totals, self._load.relations, recording.server.database_oid)
-        sizes = with_ring_limits(sizes_blocks, scans) if any_size else sizes_blocks
+        scans = snapshot_ring_limits(
+            recording.totals, self.curves.load.relations, recording.server.database_oid
+        )
+        sizes = sizes_with_ring_limits(sizes_blocks, scans) if any_size else sizes_blocks
         estimate = self.estimate(sizes)
-        if self._unchanged is not None:
-            estimate = at_best_rough(estimate, self._unchanged.at(sizes).estimate)
+        if self.unchanged is not None:
+            estimate = rough_at_best(estimate, self.unchanged.at(sizes).estimate)
         else:
             doubts = [*recording.doubts, *(Doubt(estimate.level, reason) for reason in estimate.reasons)]
             level, said = judged(doubts)
@@ -167,101 +139,48 @@ class SnapshotModel:
         return self._estimates[sizes]
 
     def _estimate(self, sizes: tuple[int, ...]) -> Estimate:
-        pool = self._load.server.pool_blocks
+        pool = self.curves.load.server.pool_blocks
         # Half and twice today's size are computed in any case, for what they show about the load.
         looked_at = (*sizes, max(pool // 2, 1), 2 * pool)
-        ensemble = self._curves.ensemble(looked_at)
+        ensemble = self.curves.ensemble(looked_at)
         point, low, high = interval(ensemble, np.asarray(looked_at) / pool, self._error_sources)
         found = Estimate(
             sizes_blocks=sizes,
             miss_ratio=point[: len(sizes)],
             low=low[: len(sizes)],
             high=high[: len(sizes)],
-            pass_seconds=self._fit.pass_seconds,
+            pass_seconds=self.curves.fit.pass_seconds,
             level="reliable",
-            unseen_blocks=unseen_sizes(self._curves, sizes, (self._unchanged or self)._today),
-            fitted=self._curves,
+            unseen_blocks=unseen_sizes(self.curves, sizes, (self.unchanged or self).curves.today),
+            fitted=self.curves,
         )
-        if self._unchanged is None:
-            level, said = judged(self._doubts(found, ensemble))
+        if self.unchanged is None:
+            level, said = judged(curve_doubts(self.curves, found, ensemble, self._error_sources.ordered))
             return replace(found, level=level, reasons=said)
         # Nothing speaks for or against the change itself.
-        today = self._unchanged.estimate(sizes)
-        kept_blocks = self._curves.kept_blocks / self._load.pool.sampling_rate
+        today = self.unchanged.estimate(sizes)
+        kept_blocks = self.curves.kept_blocks / self.curves.load.pool.sampling_rate
         return replace(
             found,
             level=today.level,
             reasons=today.reasons,
             too_small_blocks=tuple(size for size in sizes if size < kept_blocks * KEPT_ROOM),
-            accesses_per_second=self._curves.accesses_per_second,
+            accesses_per_second=self.curves.accesses_per_second,
         )
 
     @cached_property
     def _error_sources(self) -> ErrorSources:
-        load, fit = self._load, self._fit
-        if self._unchanged is not None and (change := self._curves.change) is not None:
-            today = self._unchanged._error_sources
+        load, fit = self.curves.load, self.curves.fit
+        if self.unchanged is not None and (change := self.curves.change) is not None:
+            today = self.unchanged._error_sources
             return replace(today, scans=change.scan_share(load, today.scans))
         late = np.zeros(len(load.groups))
         if fit.by_paths:
             late = np.array([late_accesses(load.seen, g, own) for g, own in enumerate(fit.rates)])
         return ErrorSources(
             noise=load.totals.miss_ratio_error,
-            short=self._curves.short,
-            scans=scan_share(load.totals),
+            short=self.curves.short,
+            scans=load.totals.scan_share,
             ordered=ordered_share(load),
-            late=load.of_misses(late),
+            late=load.weighted_by_misses(late),
         )
-
-    @cached_property
-    def _today(self) -> float:
-        """The miss ratio at today's size."""
-        [today] = self._curves.miss_ratios([self._load.server.pool_blocks])
-        return float(today)
-
-    def _doubts(self, found: Estimate, ensemble: Ensemble) -> list[Doubt]:
-        """Return what speaks against a curve."""
-        load, fit, pool = self._load, self._fit, self._load.pool
-        totals, resident = load.totals, load.seen.resident()
-        known = np.flatnonzero(~np.isin(found.sizes_blocks, found.unseen_blocks))
-        known_sizes = [found.sizes_blocks[at] for at in known.tolist()]
-        length = length_doubts(totals, load.seen.snapshots, fit.pass_seconds, by_paths=fit.by_paths)
-        return [
-            *totals.doubts,
-            # One sentence on length: a short recording's interval is wide as well.
-            *(length or width_doubts(known_sizes, found.low[known], found.high[known])),
-            *load_doubts(totals, load.relations),
-            *today_doubts(self._today, totals.miss_ratio, totals.miss_ratio_error),
-            *part_doubts(
-                self._parts(),
-                pool.blocks,
-                seconds=totals.seconds * pool.sampling_rate,
-                miss_ratio=totals.miss_ratio,
-            ),
-            *stranger_doubts(float(resident[-1]) / pool.blocks, load.seen.unknown / pool.blocks),
-            *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
-            *(order_doubts(self._error_sources.ordered) or together_doubts(looping_relations(load))),
-            *drift_doubts(
-                ensemble.point[-2:],
-                [half[-2:] for half in ensemble.halves],
-                ensemble.spread[:, -2:].std(axis=0),
-            ),
-        ]
-
-    def _parts(self) -> list[Part]:
-        """Return each group, as it was counted and as the model has it today."""
-        load, rate = self._load, self._load.pool.sampling_rate
-        expected = self._curves.best.curve.expected_misses(self._curves.best.pages)
-        resident, growth, unread = load.seen.resident(), load.growth, load.unread_growth
-        return [
-            Part(
-                name=group.name,
-                counted_misses=float(load.group_misses[g]) / rate,
-                # Misses of groups without relations (other databases, for example) are not counted here.
-                expected_misses=max(expected[g] / rate - float(unread[g]), 0.0) if group.relations else 0.0,
-                seen_resident=float(resident[g]),
-                expected_resident=self._fit.rates[g].resident(),
-                grows=float(growth[g]) > _GROWTH * expected[g] / rate,
-            )
-            for g, group in enumerate(load.groups)
-        ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pgsweep.sizing.observed import gained
 from pgsweep.sizing.snapshots.consistency import Tally, doubts
 from pgsweep.sizing.snapshots.observations import Table
-from pgsweep.sizing.snapshots.scan_counts import by_rings, scanned_blocks
+from pgsweep.sizing.snapshots.scan_counts import scanned_blocks
 from pgsweep.sizing.verdict import Doubt
 from pgsweep.units import BLOCK_BYTES
 
@@ -73,6 +73,11 @@ class Totals:
     def miss_ratio(self) -> float:
         """Of the database; 0 without an access."""
         return self.misses / self.accesses if self.accesses > 0 else 0.0
+
+    @property
+    def scan_share(self) -> float:
+        """Share of sequential scans among the accesses."""
+        return float(self.relation_scanned_blocks.sum()) / max(self.accesses / self.seconds, 1e-9)
 
 
 def read_totals(counters: Table, relations: Table, database: str) -> Totals:
@@ -243,17 +248,3 @@ def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
     # Of a ratio of sums: by what the misses of each part differ from those expected from its accesses.
     rest = missed - accesses * float(missed.sum()) / total
     return float(np.sqrt((rest**2).sum() * _PARTS / (_PARTS - 1))) / total
-
-
-def with_rings(totals: Totals, relations: Table, pool_blocks: int) -> Totals:
-    """Return totals whose scans through rings are those that pg_stat_io measured, where it did."""
-    if totals.ring_accesses is None:
-        return totals
-    scanned = by_rings(
-        totals.relation_scanned_blocks,
-        totals.relation_accesses,
-        np.maximum(relations["blocks_begin"], relations["blocks_end"]).astype(np.float64),
-        pool_blocks=pool_blocks,
-        measured=totals.ring_accesses,
-    )
-    return replace(totals, relation_scanned_blocks=scanned)

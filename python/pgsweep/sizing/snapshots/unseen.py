@@ -32,7 +32,9 @@ def unseen_sizes(curves: LoadCurves, sizes_blocks: Sequence[int], ratio_today: f
         # As many misses for each of today's accesses: that is how fast the hand goes.
         misses = misses * curves.accesses_per_second / load.accesses_per_second
     each = zip(fit.rates, load.pool.flows, strict=True)
-    followers = load.of_misses(np.array([followers_of(own, flow, fit.pass_seconds) for own, flow in each]))
+    followers = load.weighted_by_misses(
+        np.array([followers_of(own, flow, fit.pass_seconds) for own, flow in each])
+    )
     found = []
     for size, missed in zip(sizes_blocks, misses.tolist(), strict=True):
         passes = pool * missed / max(size * ratio_today, 1e-12)
