@@ -92,13 +92,13 @@ def test_the_closed_form_is_lru_and_near_the_two_lists(load: tuple[Pages, LoadCu
     accesses, fitted = load
     simulated = caches(fitted)
     for pool, cache in SIZES:
-        closed, kept = simulated.of_closed_form(fitted.best, pool, cache * BLOCK_BYTES)
+        closed, kept = simulated.closed_form(fitted.best, pool, cache * BLOCK_BYTES)
         assert closed == pytest.approx(truth_of_lru(accesses, pool, cache), abs=0.01), (pool, cache)
         (behind,) = simulated.at(pool, [cache_of(cache)])
         # The lists read less, the most where both caches are equally large.
         assert 0.88 * closed < behind.disk_share < closed * 1.01, (pool, cache)
         assert 0 < kept < COUNT / PER_SECOND
-    assert simulated.of_closed_form(fitted.best, 1_000, BLOCKS * BLOCK_BYTES) == (0.0, float("inf"))
+    assert simulated.closed_form(fitted.best, 1_000, BLOCKS * BLOCK_BYTES) == (0.0, float("inf"))
 
 
 def test_a_sample_of_the_pages_gives_the_same(load: tuple[Pages, LoadCurves], monkeypatch: Any) -> None:

@@ -120,7 +120,7 @@ class RateCaches:
         """
         return _Run(self, pool_blocks, page_caches, dirty=dirty).results()
 
-    def of_closed_form(self, fit: FittedCurve, pool_blocks: int, capacity_bytes: int) -> tuple[float, float]:
+    def closed_form(self, fit: FittedCurve, pool_blocks: int, capacity_bytes: int) -> tuple[float, float]:
         """Return which share of the misses waits for the disk, and for how long the page cache keeps a page.
 
         Args:

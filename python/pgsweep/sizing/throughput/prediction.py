@@ -239,7 +239,7 @@ class _Causes:
             high=self.likely + math.hypot(*above),
         )
 
-    def against(self, base: _Causes) -> _Causes:
+    def relative_to(self, base: _Causes) -> _Causes:
         """Return the throughput divided by that at another size, where each cause is at the same end.
 
         The disk reads of the two may be off in opposite directions, and so may the model.
@@ -497,7 +497,7 @@ def _predict(loop: Loop, observed: Observed, now: ReadLoad, then: ReadLoad | Non
         ],
         against_same_memory=[]
         if base is None
-        else [same if one == size else each.against(base).point(one) for one, each in found.items()],
+        else [same if one == size else each.relative_to(base).point(one) for one, each in found.items()],
         reasons=[
             _sessions(factor),
             *([_ONLY_COPIES.format(count=left_out)] if left_out else []),

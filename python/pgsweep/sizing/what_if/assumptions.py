@@ -35,7 +35,7 @@ def assumption_of(asked: Asked, relations: Table, database_oid: int) -> WhatIf:
         UsageError: it names a relation that is not in the evidence.
     """
     if isinstance(asked, OfRelation):
-        text = _of_relation(asked, find(asked, relations, database_oid), relations)
+        text = _relation_assumption(asked, find(asked, relations, database_oid), relations)
     elif isinstance(asked, Connections):
         text = (
             f"{format_plain(asked.factor)} times the sessions do what those of today do, to the same pages, "
@@ -61,7 +61,7 @@ def assumption_of(asked: Asked, relations: Table, database_oid: int) -> WhatIf:
     return WhatIf(text=asked.text, assumption=text)
 
 
-def _of_relation(asked: OfRelation, relation: Named, relations: Table) -> str:
+def _relation_assumption(asked: OfRelation, relation: Named, relations: Table) -> str:
     blocks = main_fork_blocks(relations)
     all_of_it = format_bytes(sum(int(blocks[row]) for row in relation.rows) * BLOCK_BYTES)
     own = format_bytes(relation.blocks * BLOCK_BYTES)
