@@ -66,7 +66,7 @@ class Seen:
             database_oid=5,
         )
         load = observed_load(used, self.relations, totals, Server.of(meta), self.rules)
-        return SnapshotModel(LoadCurves(load=load, fit=fit_load(load))).estimate(sizes)
+        return SnapshotModel(curves=LoadCurves(load=load, fit=fit_load(load))).estimate(sizes)
 
 
 def truth(accesses: Pages, begin: int, sizes: list[int], rules: _native.Rules = RULES) -> NDArray[np.float64]:

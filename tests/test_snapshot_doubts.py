@@ -11,17 +11,17 @@ import pytest
 
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, corrected, interval
-from pgsweep.sizing.snapshots.load import Flow
-from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
-from pgsweep.sizing.snapshots.recording_doubts import length_doubts
-from pgsweep.sizing.snapshots.scan_counts import by_rings
-from pgsweep.sizing.snapshots.self_consistency import (
+from pgsweep.sizing.snapshots.doubts import (
     drift_doubts,
+    length_doubts,
     order_doubts,
     together_doubts,
     width_doubts,
 )
+from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, corrected, interval
+from pgsweep.sizing.snapshots.load import Flow
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
+from pgsweep.sizing.snapshots.scan_counts import measured_scans
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from pgsweep.sizing.snapshots.unseen import followers_of
 from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
@@ -133,12 +133,14 @@ def test_scans_that_would_begin_to_use_rings_are_refused(tmp_path: Path) -> None
 def test_rings_have_the_accesses_that_were_measured() -> None:
     scanned, accesses = np.array([600.0, 200.0, 50.0]), np.array([700.0, 900.0, 60.0])
     blocks = np.array([1000.0, 1000.0, 10.0])
-    found = by_rings(scanned, accesses, blocks, pool_blocks=1000, measured=400.0)
+    found = measured_scans(scanned, accesses, blocks, pool_blocks=1000, through_rings=400.0)
     assert found == pytest.approx([300.0, 100.0, 50.0])
-    assert by_rings(scanned, accesses, blocks, pool_blocks=1000, measured=1e6) == pytest.approx(
+    assert measured_scans(scanned, accesses, blocks, pool_blocks=1000, through_rings=1e6) == pytest.approx(
         [700.0, 900.0, 50.0]
     )
-    assert by_rings(scanned, accesses, blocks, pool_blocks=10_000, measured=400.0) == pytest.approx(scanned)
+    assert measured_scans(
+        scanned, accesses, blocks, pool_blocks=10_000, through_rings=400.0
+    ) == pytest.approx(scanned)
 
 
 @pytest.mark.parametrize(("other_hits", "known"), [(0.0, True), (5_000.0, False)])

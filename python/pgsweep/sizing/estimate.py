@@ -15,7 +15,7 @@ from pgsweep.sizing.verdict import BRIEF_PASS_SECONDS, HALF_WIDTH, UNSEEN_PASSES
 from pgsweep.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
-    from pgsweep.sizing.snapshots.fitted import Fitted
+    from pgsweep.sizing.snapshots.ensemble import LoadCurves
 
 Floats = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class Estimate:
     too_small_blocks: tuple[int, ...] = ()
     off_today: float = 0.0
     accesses_per_second: float = float("nan")
-    fitted: Fitted | None = None
+    fitted: LoadCurves | None = None
 
     @property
     def usable(self) -> bool:

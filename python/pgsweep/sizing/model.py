@@ -25,7 +25,6 @@ from pgsweep.units import BLOCK_BYTES
 if TYPE_CHECKING:
     from pgsweep.sizing.estimate import Estimate
     from pgsweep.sizing.observed import Observation
-    from pgsweep.sizing.ring_limits import RingLimit
     from pgsweep.sizing.traces.accesses import Trace
     from pgsweep.sizing.what_if.grammar import Asked
 
@@ -53,7 +52,7 @@ class Prediction:
     warnings: list[str] = field(default_factory=list)
     no_eviction: NoEviction | None = None
     trace: Trace | None = None
-    scans: list[RingLimit] = field(default_factory=list)
+    scans: list[ScannedRelation] = field(default_factory=list)
     model: Model | None = None
 
     @property
@@ -87,15 +86,7 @@ class Prediction:
             unknown_bytes=[blocks * BLOCK_BYTES for blocks in unknown] if points else [],
             verdict=Verdict(level=estimate.level, reasons=said),
             no_eviction=self.no_eviction,
-            scans=[
-                ScannedRelation(
-                    name=one.name,
-                    relation_bytes=one.blocks * BLOCK_BYTES,
-                    access_share=one.access_share,
-                    ring_below_bytes=one.ring_below_blocks * BLOCK_BYTES,
-                )
-                for one in self.scans
-            ],
+            scans=self.scans,
         )
 
 

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
-from pgsweep.plain import shell_word
 from pgsweep.records.prediction import Observed, PredictResult
 from pgsweep.sizing.forecast import forecast
 from pgsweep.sizing.model import SNAPSHOTS, Prediction
-from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
-from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.nothing_seen import nothing_seen
+from pgsweep.sizing.observed import Observation, observe
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.parallel import check_threads
 from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
@@ -72,33 +71,27 @@ def predict(
     from pgsweep.sizing.what_if.predicted import with_what_if
 
     asked = parse(what_if)
-    if memory_bytes is not None and _knows_memory(evidence):
+    if sizes_bytes is not None:
+        check_sizes(sizes_bytes)
+    check_threads()
+    observation = observe(evidence)
+    if memory_bytes is not None and _knows_memory(observation):
         check_memory(asked)
-    prediction = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked, executor=executor)
+    prediction = _predicted(observation, evidence, sizes_bytes, asked, executor, seed)
     result = forecast(prediction, memory_bytes=memory_bytes, seed=seed)
-    if not asked:
-        return result
-    return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed)
+    return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed) if asked else result
 
 
-def _knows_memory(evidence: Path) -> bool:
-    """Return whether evidence says how much memory its server's host has; true for a trace of others."""
-    from pgsweep.evidence.store import Evidence
+def _knows_memory(observation: Observation | None) -> bool:
+    """Return whether it says how much memory its server's host has; true for a trace of others."""
+    return (
+        observation is None
+        or observation.server.source not in SNAPSHOTS
+        or MemoryFacts.of(observation.server) is not None
+    )
 
-    if evidence.is_file():
-        return True
-    meta = Evidence.open(evidence).meta
-    return meta.source not in SNAPSHOTS or MemoryFacts.of(meta) is not None
 
-
-def judge(
-    evidence: Path,
-    *,
-    sizes_bytes: Sequence[int] | None = None,
-    seed: int = 0,
-    asked: Sequence[Asked] = (),
-    executor: Executor | str | None = None,
-) -> Prediction:
+def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> Prediction:
     """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
 
     It is for judging the method (benchmarks/calibration).
@@ -106,40 +99,35 @@ def judge(
     if sizes_bytes is not None:
         check_sizes(sizes_bytes)
     check_threads()
-    from pgsweep.evidence.store import Evidence
+    return _predicted(observe(evidence), evidence, sizes_bytes, (), None, seed)
 
-    if evidence.is_file():
-        from pgsweep.evidence.exported import ExportedTrace
 
-        exported = ExportedTrace.open(evidence)
-        if exported is None:
-            return _from_foreign_trace(evidence, sizes_bytes, asked, executor, seed)
-        sizes = blocks_of(sizes_bytes, exported.meta.shared_buffers_blocks, asked)
-        return _from_trace(exported, sizes, seed, executor, any_size=sizes_bytes is None)
-    opened = Evidence.open(evidence)
-    pool_blocks = opened.meta.shared_buffers_blocks
-    if pool_blocks < 16:
-        raise EvidenceError(
-            f"`{evidence}` does not give the size of shared_buffers",
-            cause="the recording was cut before the server had answered",
-            hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
-        )
-    sizes = blocks_of(sizes_bytes, pool_blocks, asked)
-    source = opened.meta.source
+def _predicted(
+    observation: Observation | None,
+    evidence: Path,
+    sizes_bytes: Sequence[int] | None,
+    asked: Sequence[Asked],
+    executor: Executor | str | None,
+    seed: int,
+) -> Prediction:
+    """Choose the model, and return its curve."""
+    if observation is None:
+        return _from_foreign_trace(evidence, sizes_bytes, asked, executor, seed)
+    sizes = blocks_of(sizes_bytes, observation.server.pool_blocks, asked)
+    source, any_size = observation.server.source, sizes_bytes is None
     if source in SNAPSHOTS:
         _check_executor(executor, evidence)
-    check_observed(opened)
+    observation.check_whole()
     if source in SNAPSHOTS:
         from pgsweep.sizing.snapshots.model import snapshot_model
 
-        model = snapshot_model(Observation(opened), asked, seed=seed)
-        return model.at(sizes, any_size=sizes_bytes is None)
+        return snapshot_model(observation, asked, seed=seed).at(sizes, any_size=any_size)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
-    return _from_trace(opened, sizes, seed, executor, any_size=sizes_bytes is None)
+    return _from_trace(observation.evidence, sizes, seed, executor, any_size=any_size)
 
 
 def predict_window(
@@ -218,7 +206,7 @@ def _from_trace(
     *,
     any_size: bool,
 ) -> Prediction:
-    from pgsweep.sizing.ring_limits import trace_ring_limits, with_ring_limits
+    from pgsweep.sizing.ring_limits import sizes_with_ring_limits, trace_ring_limits
     from pgsweep.sizing.traces.curve import estimate
 
     meta = evidence.meta
@@ -229,7 +217,7 @@ def _from_trace(
         raise nothing_seen(evidence)
     scans = trace_ring_limits(trace)
     if any_size:
-        sizes_blocks = with_ring_limits(sizes_blocks, scans)
+        sizes_blocks = sizes_with_ring_limits(sizes_blocks, scans)
     extensions_are_reads = meta.server_version_num < 160000
     found = estimate(
         trace,

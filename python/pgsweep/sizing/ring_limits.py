@@ -6,17 +6,18 @@ The rule is in rules.py. A curve can jump where it ceases to hold for a table th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.records.prediction import ScannedRelation
 from pgsweep.sizing.rules import least_pool_without_ring
 from pgsweep.sizing.sizes import whole_megabytes
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.traces.accesses import BULKREAD, STRATEGY, Trace
 from pgsweep.sizing.traces.rings import ALWAYS_LARGE_BLOCKS
+from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
 
@@ -26,33 +27,16 @@ _LEAST_SHARE = 0.01
 _MOST = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class RingLimit:
-    """A relation that is scanned.
-
-    Attributes:
-        blocks: its size.
-        access_share: of its scans among the accesses of the database.
-    """
-
-    name: str
-    blocks: int
-    access_share: float
-
-    @property
-    def ring_below_blocks(self) -> int:
-        """Return the smallest pool in which its scans use no ring."""
-        return least_pool_without_ring(self.blocks)
-
-
-def with_ring_limits(sizes_blocks: tuple[int, ...], scans: Sequence[RingLimit]) -> tuple[int, ...]:
+def sizes_with_ring_limits(
+    sizes_blocks: tuple[int, ...], scans: Sequence[ScannedRelation]
+) -> tuple[int, ...]:
     """Return sizes with those among them from which on scans use no ring."""
-    limits = {whole_megabytes(one.ring_below_blocks) for one in scans}
+    limits = {whole_megabytes(one.ring_below_bytes // BLOCK_BYTES) for one in scans}
     between = {size for size in limits if min(sizes_blocks) < size < max(sizes_blocks)}
     return tuple(sorted({*sizes_blocks, *between}))
 
 
-def snapshot_ring_limits(totals: Totals, relations: Table, database_oid: int) -> list[RingLimit]:
+def snapshot_ring_limits(totals: Totals, relations: Table, database_oid: int) -> list[ScannedRelation]:
     """Return the relations that are scanned, those with the most accesses by scans first.
 
     Args:
@@ -64,7 +48,7 @@ def snapshot_ring_limits(totals: Totals, relations: Table, database_oid: int) ->
     return _most_scanned(relations["name"].tolist(), relations["blocks_end"], share)
 
 
-def trace_ring_limits(trace: Trace) -> list[RingLimit]:
+def trace_ring_limits(trace: Trace) -> list[ScannedRelation]:
     """Return the relations that are scanned, as `snapshot_ring_limits` does; each with its largest size."""
     rows, blocks = trace.owner_access, trace.owner_blocks[trace.owner]
     mine = ((trace.flags[rows] & STRATEGY) == BULKREAD) & trace.counted[rows] & (blocks < ALWAYS_LARGE_BLOCKS)
@@ -78,9 +62,14 @@ def trace_ring_limits(trace: Trace) -> list[RingLimit]:
     )
 
 
-def _most_scanned(names: Sequence[str], blocks: NDArray[np.int64], share: Floats) -> list[RingLimit]:
+def _most_scanned(names: Sequence[str], blocks: NDArray[np.int64], share: Floats) -> list[ScannedRelation]:
     return [
-        RingLimit(name=str(names[at]), blocks=int(blocks[at]), access_share=float(share[at]))
+        ScannedRelation(
+            name=str(names[at]),
+            relation_bytes=int(blocks[at]) * BLOCK_BYTES,
+            access_share=float(share[at]),
+            ring_below_bytes=least_pool_without_ring(int(blocks[at])) * BLOCK_BYTES,
+        )
         for at in np.argsort(-share, kind="stable")[:_MOST].tolist()
         if share[at] >= _LEAST_SHARE and blocks[at] > 0
     ]

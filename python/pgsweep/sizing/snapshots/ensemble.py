@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.sizing.page_cache.residence import Classes
 from pgsweep.sizing.snapshots.curve import Curve
 from pgsweep.sizing.snapshots.fit import Fit
-from pgsweep.sizing.snapshots.fitted import FittedCurve
-from pgsweep.sizing.snapshots.interval import Ensemble
-from pgsweep.sizing.snapshots.load import Load
+from pgsweep.sizing.snapshots.interval import Ensemble, short_error
+from pgsweep.sizing.snapshots.load import Flow, Load
 from pgsweep.sizing.snapshots.rates import SINGLE, Rates, resample
 from pgsweep.sizing.what_if.changed_rates import LoadChange
 
@@ -27,6 +27,39 @@ Floats = NDArray[np.float64]
 _SETTLED_SECONDS: Final = 120.0
 _REPLICATES: Final = 40
 _DRAWN: Final = 4
+_LEAST_PAGES: Final = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedCurve:
+    """Rates of all groups, and the curve that they give.
+
+    Attributes:
+        curve: of pools of any size.
+        rates: of each group, with its batch laws.
+        pages: of each group, at each point of the grid; not those of `rates` where they were drawn again.
+    """
+
+    curve: Curve
+    rates: list[Rates]
+    pages: list[Floats]
+
+    def classes(self) -> Classes:
+        """Return pages in classes of one rate, without those of which there are none."""
+        group, pages, rate, batch = [], [], [], []
+        there_are = self.curve.simulated_pages(self.pages)
+        for number, (side, own) in enumerate(zip(self.curve.sides, there_are, strict=True)):
+            there = np.flatnonzero(own > _LEAST_PAGES)
+            group.append(np.full(len(there), number))
+            pages.append(own[there])
+            rate.append(side.own[there] / self.curve.pass_seconds)
+            batch.append(self.rates[number].batches()[there])
+        return Classes(
+            group=np.concatenate(group).astype(np.int64),
+            pages=np.concatenate(pages),
+            rate=np.concatenate(rate),
+            batch=np.concatenate(batch),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +103,9 @@ class LoadCurves:
             spread=self._spread(lambda pages: ratios(best.curve, pages)),
         )
 
-    def drawn_again(self) -> tuple[FittedCurve, list[FittedCurve]]:
-        """Return the fit to the first subset of snapshots, and fits to its pages drawn again."""
+    @cached_property
+    def drawn(self) -> tuple[FittedCurve, list[FittedCurve]]:
+        """The fit to the first subset of snapshots, and fits to its pages drawn again."""
         subset, random = self.fit.subsets[0], np.random.default_rng([self.seed, 1])
         rates = [own.rates for own in subset]
         drawn = [resample(own.like, own.pages, own.rates, _DRAWN, random) for own in subset]
@@ -100,10 +134,51 @@ class LoadCurves:
         return (missed + temporary) / max(self.accesses_per_second, 1e-9)
 
     @cached_property
+    def today(self) -> float:
+        """The miss ratio at today's size."""
+        return float(self.miss_ratios([self.load.server.pool_blocks])[0])
+
+    @cached_property
     def accesses_per_second(self) -> float:
         """Accesses of the database, with the change."""
         today = self.load.accesses_per_second
         return today if self.change is None else self.change.accesses_per_second(self.load)
+
+    @property
+    def short(self) -> float:
+        """By how much the miss ratio is off for each doubling of the size, since the recording is short."""
+        passes = self.fit.passes(self.load.totals.seconds)
+        return short_error(passes, by_paths=self.fit.by_paths)
+
+    @cached_property
+    def flows(self) -> list[Flow]:
+        """What the counters say of each group, with the change."""
+        return self.best.curve.simulated_flows
+
+    @property
+    def kept_blocks(self) -> float:
+        """How many of the sampled blocks are in the pool at all times."""
+        return self.best.curve.kept_blocks(self.best.pages)
+
+    @cached_property
+    def growth(self) -> Floats:
+        """New sampled blocks of each group per second."""
+        load = self.load
+        return load.growth * load.pool.sampling_rate if self.change is None else self.change.growth(load)
+
+    @cached_property
+    def dirty(self) -> Floats:
+        """Which part of each group's pages that are about to be evicted is dirty."""
+        if self.change is None:
+            return self.load.dirty
+        each = zip(self.best.pages, self.best.curve.observed, strict=True)
+        visits = [float(pages @ side.own) / self.fit.pass_seconds for pages, side in each]
+        return self.change.dirty(self.load, np.array(visits))
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which groups are of the database."""
+        return np.array([bool(group.relations) for group in self.load.groups])
 
     def _fitted(self, rates: list[Rates], pass_seconds: float | None = None) -> FittedCurve:
         curve = self._curve(rates, pass_seconds)

@@ -22,13 +22,12 @@ from pgsweep.sizing.snapshots.load import Load
 from pgsweep.sizing.snapshots.observations import Observations
 from pgsweep.sizing.snapshots.paths import loaded_batch, path_likelihoods
 from pgsweep.sizing.snapshots.rates import (
-    GRID,
     SINGLE,
+    STEPS,
     Rates,
     cap_to_counters,
     fit_batch,
     fit_rates,
-    fit_weights,
     likelihoods,
 )
 from pgsweep.sizing.verdict import LEAST_SNAPSHOTS, PASSES_OF_PATHS
@@ -42,6 +41,7 @@ _PASSES_APART: Final = 7.0
 _FEWEST_SNAPSHOTS: Final = 10
 _MOST_SNAPSHOTS: Final = 1000
 _SAME_BATCH: Final = 0.01
+_ROUGH_STEPS: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,9 @@ def _pass_seconds(rates: Sequence[Rates], load: Load) -> float:
 def _subsets(load: Load) -> list[Integers]:
     """Return subsets of the snapshots whose members lie several clock passes apart."""
     seen = load.seen
-    rough = [_rough(seen, group) for group in range(len(seen.groups))]
-    passes = load.totals.seconds / max(_pass_seconds(rough, load), 1e-9)
+    every = np.arange(seen.snapshots)
+    rough = [_fit_states(seen, group, every, SINGLE, steps=_ROUGH_STEPS) for group in range(len(seen.groups))]
+    passes = load.totals.seconds / max(_pass_seconds([own.rates for own in rough], load), 1e-9)
     apart = _passes_apart(seen, passes)
     step = int(np.clip(np.ceil(_PASSES_APART / apart), 1, max(seen.snapshots // _FEWEST_SNAPSHOTS, 1)))
     step = max(step, -(-seen.snapshots // _MOST_SNAPSHOTS))
@@ -172,19 +173,13 @@ def _passes_apart(seen: Observations, passes: float) -> float:
     return passes / seen.snapshots
 
 
-def _rough(seen: Observations, group: int) -> Rates:
-    classes, pages = seen.classes(group, np.arange(seen.snapshots))
-    if pages.sum() <= 0:
-        return Rates(batch=SINGLE, hot_batch=SINGLE, pages=np.zeros(len(GRID)), clock=seen.clock)
-    weights, _ = fit_weights(classes, pages, SINGLE, seen.clock, steps=60)
-    return Rates(batch=SINGLE, hot_batch=SINGLE, pages=weights * pages.sum(), clock=seen.clock)
-
-
-def _fit_states(seen: Observations, group: int, chosen: Integers, batch: Floats) -> GroupFit:
+def _fit_states(
+    seen: Observations, group: int, chosen: Integers, batch: Floats, *, steps: int = STEPS
+) -> GroupFit:
     """Fit to the states in which each page was seen, taken for independent."""
     classes, pages = seen.classes(group, chosen)
     like, _ = likelihoods(classes, batch, seen.clock)
-    return GroupFit(rates=fit_rates(like, pages, batch, seen.clock), like=like, pages=pages)
+    return GroupFit(rates=fit_rates(like, pages, batch, seen.clock, steps=steps), like=like, pages=pages)
 
 
 def _fit_paths(seen: Observations, group: int, chosen: Integers, batch: Floats, *, seed: int) -> GroupFit:

@@ -14,8 +14,16 @@ from pgsweep.sizing.clock import Clock
 from pgsweep.sizing.observed import Server
 from pgsweep.sizing.rules import most_blocks_without_ring
 from pgsweep.sizing.snapshots.hand import follow_hand
-from pgsweep.sizing.snapshots.observations import Group, Observations, Table, gather, page_numbers
-from pgsweep.sizing.snapshots.totals import Totals, with_rings
+from pgsweep.sizing.snapshots.observations import (
+    Group,
+    Observations,
+    Table,
+    gather,
+    main_fork_blocks,
+    page_numbers,
+)
+from pgsweep.sizing.snapshots.scan_counts import measured_scans
+from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
 
 Floats = NDArray[np.float64]
@@ -118,7 +126,7 @@ class Load:
         """Reads of each group per second, new blocks left out."""
         return np.array([flow.misses - flow.extensions for flow in self.pool.flows])
 
-    def of_misses(self, shares: Floats) -> float:
+    def weighted_by_misses(self, shares: Floats) -> float:
         """Return the mean of a property of the groups, each weighted by its misses."""
         missed = self.group_misses
         return float((shares * missed).sum() / max(float(missed.sum()), 1e-9))
@@ -128,11 +136,6 @@ class Load:
         """New blocks of each group per second, not only of the sample."""
         grown = self.totals.relation_growth_blocks
         return np.array([float(grown[list(group.relations)].sum()) for group in self.groups])
-
-    @property
-    def unread_growth(self) -> Floats:
-        """Blocks of each group per second that came into the pool without being read, nor counted as such."""
-        return np.zeros(len(self.groups)) if self.pool.extensions_are_reads else self.growth
 
     @property
     def agreement(self) -> float:
@@ -196,7 +199,14 @@ def observed_load(
     important[list(apart)] = True
     used = _with_hand(used, relations, server.pool_blocks)
     seen = gather(used, relations, server, important, Clock.of(rules))
-    totals = with_rings(totals, relations, server.pool_blocks)
+    scanned = measured_scans(
+        totals.relation_scanned_blocks,
+        totals.relation_accesses,
+        main_fork_blocks(relations),
+        pool_blocks=server.pool_blocks,
+        through_rings=totals.ring_accesses,
+    )
+    totals = replace(totals, relation_scanned_blocks=scanned)
     rate = server.sampling_rate
     return Load(
         server=server,

@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.clock import Clock
+from pgsweep.sizing.snapshots.fit import Fit
+from pgsweep.sizing.snapshots.load import Load
 from pgsweep.sizing.snapshots.observations import ABSENT_AND_COUNTERS, Observations
 from pgsweep.sizing.snapshots.rates import Rates
 
@@ -173,6 +175,30 @@ class LookBounds:
         rows = np.vstack([np.column_stack([self._within, -self._bounds]), fills])
         one = np.append(self._today_misses, 0.0)[None, :]
         return _least(np.append(cost, 0.0), rows, np.zeros(len(rows)), one)
+
+
+def one_look(
+    load: Load, fit: Fit, sizes_blocks: Sequence[int], changed: Floats | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """Return the miss ratio at each size by the states of the pages alone, and its interval.
+
+    Args:
+        load: that was observed.
+        fit: of it, for the batches of accesses.
+        sizes_blocks: of the pool.
+        changed: the curve of a changed load by the fitted rates; its bounds are as far away, in proportion, as
+            those of the load as it is.
+    """
+    rate, totals = load.pool.sampling_rate, load.totals
+    bounds = LookBounds(Look.of(load.seen, fit.rates), load.pool.blocks)
+    relative = bounds.interval([round(size * rate) for size in sizes_blocks])
+    today = totals.miss_ratio - load.temporary_ratio
+    point, low, high = (load.temporary_ratio + today * ratio for ratio in relative)
+    low, high = low - NORMAL90 * totals.miss_ratio_error, high + NORMAL90 * totals.miss_ratio_error
+    if changed is not None:
+        low, high = (changed * bound / np.maximum(point, 1e-9) for bound in (low, high))
+        point = changed
+    return np.minimum(point, 1.0), np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
 
 
 def _least(cost: Floats, rows: Floats, bounds: Floats, one: Floats | None = None) -> float | None:

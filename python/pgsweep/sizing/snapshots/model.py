@@ -7,56 +7,33 @@ interval around it (interval.py). A what-if changes the load that the curve is o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgsweep.records import reasons
 from pgsweep.records.prediction import Observed
 from pgsweep.sizing.estimate import Estimate, refused
 from pgsweep.sizing.model import Model, Prediction
 from pgsweep.sizing.observed import Observation
-from pgsweep.sizing.ring_limits import snapshot_ring_limits, with_ring_limits
+from pgsweep.sizing.ring_limits import sizes_with_ring_limits, snapshot_ring_limits
 from pgsweep.sizing.rules import check_server
+from pgsweep.sizing.snapshots.doubts import curve_doubts
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import fit_load
-from pgsweep.sizing.snapshots.fitted import Fitted
-from pgsweep.sizing.snapshots.interval import NORMAL90, Ensemble, ErrorSources, interval, short_error
+from pgsweep.sizing.snapshots.interval import ErrorSources, interval
 from pgsweep.sizing.snapshots.load import observed_load
-from pgsweep.sizing.snapshots.look import Look, LookBounds
+from pgsweep.sizing.snapshots.look import one_look
 from pgsweep.sizing.snapshots.paths import late_accesses
 from pgsweep.sizing.snapshots.recording import Recording
-from pgsweep.sizing.snapshots.recording_doubts import (
-    length_doubts,
-    load_doubts,
-    scan_doubts,
-    scan_share,
-)
-from pgsweep.sizing.snapshots.self_consistency import (
-    Part,
-    drift_doubts,
-    order_doubts,
-    part_doubts,
-    stranger_doubts,
-    today_doubts,
-    together_doubts,
-    width_doubts,
-)
-from pgsweep.sizing.snapshots.sequences import looping_relations, ordered_share
+from pgsweep.sizing.snapshots.sequences import ordered_share
 from pgsweep.sizing.snapshots.unfilled import NothingEvicted, unfilled
-from pgsweep.sizing.snapshots.unseen import followers_of, unseen_sizes
+from pgsweep.sizing.snapshots.unseen import unseen_sizes
 from pgsweep.sizing.verdict import KEPT_ROOM, REFUSED, Doubt, judged
-from pgsweep.sizing.what_if.assumptions import at_best_rough
+from pgsweep.sizing.what_if.assumptions import rough_at_best
 from pgsweep.sizing.what_if.changed_rates import load_change, relation_changes
 from pgsweep.sizing.what_if.grammar import Asked
-
-Floats = NDArray[np.float64]
-
-_GROWTH: Final = 0.02
-"""New blocks of a relation for each miss that is expected of it, from which on it counts as growing."""
 
 
 def snapshot_model(observation: Observation, asked: Sequence[Asked] = (), *, seed: int = 0) -> Model:
@@ -83,21 +60,17 @@ def snapshot_model(observation: Observation, asked: Sequence[Asked] = (), *, see
     used, totals = recording.used, recording.totals
     contents = unfilled(used, observation.counters.table, relations, totals, server)
     if contents is not None:
-        return NothingEvicted(recording, contents)
+        return NothingEvicted(recording=recording, contents=contents)
     load = observed_load(used, relations, totals, server, server.rules, apart=apart)
     fit = fit_load(load, seed=seed)
-    return SnapshotModel(LoadCurves(load=load, fit=fit, seed=seed), recording)
+    return SnapshotModel(curves=LoadCurves(load=load, fit=fit, seed=seed), recording=recording)
 
 
+@dataclass(frozen=True)
 class Uncounted:
-    """The model of a server that counts no accesses: nothing is known.
+    """The model of a server that counts no accesses: nothing is known."""
 
-    Args:
-        recording: of snapshots.
-    """
-
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    recording: Recording
 
     def changed(self, asked: Sequence[Asked]) -> Uncounted:
         """Return this model."""
@@ -107,7 +80,7 @@ class Uncounted:
     def at(self, sizes_blocks: tuple[int, ...], *, any_size: bool = False) -> Prediction:
         """Return why there is no curve."""
         del sizes_blocks, any_size
-        observation, seconds = self._recording.observation, self._recording.totals.seconds
+        observation, seconds = self.recording.observation, self.recording.totals.seconds
         pool_bytes = observation.server.pool_bytes
         return Prediction(
             observation=observation,
@@ -118,27 +91,20 @@ class Uncounted:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
 class SnapshotModel:
     """Says what pools of other sizes would have missed.
 
-    Args:
-        curves: of the load that was observed.
+    Attributes:
+        curves: of the load that was observed, or of one that is changed.
         recording: of it; only the curve is known without.
         unchanged: the model of the load as it is; None if this is it.
     """
 
-    def __init__(
-        self,
-        curves: LoadCurves,
-        recording: Recording | None = None,
-        *,
-        unchanged: SnapshotModel | None = None,
-    ) -> None:
-        self._curves = curves
-        self._load, self._fit = curves.load, curves.fit
-        self._recording = recording
-        self._unchanged = unchanged
-        self._estimates: dict[tuple[int, ...], Estimate] = {}
+    curves: LoadCurves
+    recording: Recording | None = None
+    unchanged: SnapshotModel | None = None
+    _estimates: dict[tuple[int, ...], Estimate] = field(default_factory=dict)
 
     def changed(self, asked: Sequence[Asked]) -> SnapshotModel:
         """Return the model of the load with what-ifs.
@@ -146,18 +112,20 @@ class SnapshotModel:
         Raises:
             UsageError: a relation is not in the evidence, or such a question cannot be asked of it.
         """
-        curves = replace(self._curves, change=load_change(asked, self._load))
-        return SnapshotModel(curves, self._recording, unchanged=self)
+        curves = replace(self.curves, change=load_change(asked, self.curves.load))
+        return SnapshotModel(curves=curves, recording=self.recording, unchanged=self)
 
     def at(self, sizes_blocks: tuple[int, ...], *, any_size: bool = False) -> Prediction:
         """Return the curve at these sizes, and what was recorded."""
-        recording = self._recording
+        recording = self.recording
         assert recording is not None
-        scans = snapshot_ring_limits(recording.totals, self._load.relations, recording.server.database_oid)
-        sizes = with_ring_limits(sizes_blocks, scans) if any_size else sizes_blocks
+        scans = snapshot_ring_limits(
+            recording.totals, self.curves.load.relations, recording.server.database_oid
+        )
+        sizes = sizes_with_ring_limits(sizes_blocks, scans) if any_size else sizes_blocks
         estimate = self.estimate(sizes)
-        if self._unchanged is not None:
-            estimate = at_best_rough(estimate, self._unchanged.at(sizes).estimate)
+        if self.unchanged is not None:
+            estimate = rough_at_best(estimate, self.unchanged.at(sizes).estimate)
         else:
             doubts = [*recording.doubts, *(Doubt(estimate.level, reason) for reason in estimate.reasons)]
             level, said = judged(doubts)
@@ -172,167 +140,51 @@ class SnapshotModel:
         return self._estimates[sizes]
 
     def _estimate(self, sizes: tuple[int, ...]) -> Estimate:
-        pool = self._load.server.pool_blocks
+        pool = self.curves.load.server.pool_blocks
         # Half and twice today's size are computed in any case, for what they show about the load.
         looked_at = (*sizes, max(pool // 2, 1), 2 * pool)
-        ensemble = self._curves.ensemble(looked_at)
+        ensemble = self.curves.ensemble(looked_at)
         point, low, high = interval(ensemble, np.asarray(looked_at) / pool, self._error_sources)
-        if self._fit.is_one_look(self._load.totals.seconds):
-            point, low, high = self._by_one_look(looked_at, point)
+        if self.curves.fit.is_one_look(self.curves.load.totals.seconds):
+            changed = None if self.unchanged is None else point
+            point, low, high = one_look(self.curves.load, self.curves.fit, looked_at, changed)
         found = Estimate(
             sizes_blocks=sizes,
             miss_ratio=point[: len(sizes)],
             low=low[: len(sizes)],
             high=high[: len(sizes)],
-            pass_seconds=self._fit.pass_seconds,
+            pass_seconds=self.curves.fit.pass_seconds,
             level="reliable",
-            unseen_blocks=self._unseen(sizes),
-            fitted=self.fitted,
+            unseen_blocks=unseen_sizes(self.curves, sizes, (self.unchanged or self).curves.today),
+            fitted=self.curves,
         )
-        if self._unchanged is None:
-            level, reasons = judged(self._doubts(found, ensemble))
-            return replace(found, level=level, reasons=reasons)
+        if self.unchanged is None:
+            level, said = judged(curve_doubts(self.curves, found, ensemble, self._error_sources.ordered))
+            return replace(found, level=level, reasons=said)
         # Nothing speaks for or against the change itself.
-        today = self._unchanged.estimate(sizes)
-        kept_blocks = (
-            self._curves.best.curve.kept_blocks(self._curves.best.pages) / self._load.pool.sampling_rate
-        )
+        today = self.unchanged.estimate(sizes)
+        kept_blocks = self.curves.kept_blocks / self.curves.load.pool.sampling_rate
         return replace(
             found,
             level=today.level,
             reasons=today.reasons,
             too_small_blocks=tuple(size for size in sizes if size < kept_blocks * KEPT_ROOM),
-            accesses_per_second=self._curves.accesses_per_second,
+            accesses_per_second=self.curves.accesses_per_second,
         )
-
-    def _by_one_look(self, sizes: tuple[int, ...], fitted: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the curve and its interval from the states of the pages alone (look.py).
-
-        Args:
-            sizes: of the pool.
-            fitted: the curve by the fitted rates: that of a changed load, whose bounds are as far away, in
-                proportion, as those of the load as it is.
-        """
-        if self._unchanged is not None:
-            point, low, high = self._unchanged._by_one_look(sizes, fitted)
-            return fitted, fitted * low / np.maximum(point, 1e-9), fitted * high / np.maximum(point, 1e-9)
-        load = self._load
-        bounds = LookBounds(Look.of(load.seen, self._fit.rates), load.pool.blocks)
-        point, low, high = bounds.interval([round(size * load.pool.sampling_rate) for size in sizes])
-        today = load.totals.miss_ratio - load.temporary_ratio
-        noise = NORMAL90 * load.totals.miss_ratio_error
-        point, low, high = (load.temporary_ratio + today * of_today for of_today in (point, low, high))
-        return np.minimum(point, 1.0), np.clip(low - noise, 0.0, 1.0), np.clip(high + noise, 0.0, 1.0)
 
     @cached_property
     def _error_sources(self) -> ErrorSources:
-        load, fit = self._load, self._fit
-        if self._unchanged is not None and (change := self._curves.change) is not None:
-            today = self._unchanged._error_sources
+        load, fit = self.curves.load, self.curves.fit
+        if self.unchanged is not None and (change := self.curves.change) is not None:
+            today = self.unchanged._error_sources
             return replace(today, scans=change.scan_share(load, today.scans))
         late = np.zeros(len(load.groups))
         if fit.by_paths:
             late = np.array([late_accesses(load.seen, g, own) for g, own in enumerate(fit.rates)])
         return ErrorSources(
             noise=load.totals.miss_ratio_error,
-            short=short_error(fit.passes(load.totals.seconds), by_paths=fit.by_paths),
-            scans=scan_share(load.totals),
+            short=self.curves.short,
+            scans=load.totals.scan_share,
             ordered=ordered_share(load),
-            late=load.of_misses(late),
-        )
-
-    def _unseen(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the sizes that snapshots do not show."""
-        load, fit = self._load, self._fit
-        misses = self._curves.miss_ratios(sizes)
-        if self._unchanged is not None:
-            # As many misses for each of today's accesses: that is how fast the hand goes.
-            misses = misses * self._curves.accesses_per_second / load.accesses_per_second
-        flows = zip(fit.rates, load.pool.flows, strict=True)
-        followers = np.array([followers_of(own, flow, fit.pass_seconds) for own, flow in flows])
-        return unseen_sizes(
-            sizes,
-            misses,
-            pool_blocks=load.server.pool_blocks,
-            misses_today=(self._unchanged or self)._today,
-            pass_seconds=fit.pass_seconds,
-            followers=load.of_misses(followers),
-        )
-
-    @cached_property
-    def _today(self) -> float:
-        """The miss ratio at today's size."""
-        [today] = self._curves.miss_ratios([self._load.server.pool_blocks])
-        return float(today)
-
-    def _doubts(self, found: Estimate, ensemble: Ensemble) -> list[Doubt]:
-        """Return what speaks against a curve."""
-        load, fit, pool = self._load, self._fit, self._load.pool
-        totals, resident = load.totals, load.seen.resident()
-        known = np.flatnonzero(~np.isin(found.sizes_blocks, found.unseen_blocks))
-        known_sizes = [found.sizes_blocks[at] for at in known.tolist()]
-        length = length_doubts(totals, load.seen.snapshots, fit.pass_seconds, by_paths=fit.by_paths)
-        return [
-            *totals.doubts,
-            # One sentence on length: a short recording's interval is wide as well.
-            *(length or width_doubts(known_sizes, found.low[known], found.high[known])),
-            *load_doubts(totals, load.relations),
-            *today_doubts(self._today, load.totals.miss_ratio, totals.miss_ratio_error),
-            *part_doubts(
-                self._parts(),
-                pool.blocks,
-                seconds=totals.seconds * pool.sampling_rate,
-                miss_ratio=load.totals.miss_ratio,
-            ),
-            *stranger_doubts(float(resident[-1]) / pool.blocks, load.seen.unknown / pool.blocks),
-            *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
-            *(order_doubts(self._error_sources.ordered) or together_doubts(looping_relations(load))),
-            *drift_doubts(
-                ensemble.point[-2:],
-                [half[-2:] for half in ensemble.halves],
-                ensemble.spread[:, -2:].std(axis=0),
-            ),
-        ]
-
-    def _parts(self) -> list[Part]:
-        """Return each group, as it was counted and as the model has it today."""
-        load, rate = self._load, self._load.pool.sampling_rate
-        expected = self._curves.best.curve.expected_misses(self._curves.best.pages)
-        resident, growth, unread = load.seen.resident(), load.growth, load.unread_growth
-        return [
-            Part(
-                name=group.name,
-                counted_misses=float(load.group_misses[g]) / rate,
-                # Misses of groups without relations (other databases, for example) are not counted here.
-                expected_misses=max(expected[g] / rate - float(unread[g]), 0.0) if group.relations else 0.0,
-                seen_resident=float(resident[g]),
-                expected_resident=self._fit.rates[g].resident(),
-                grows=float(growth[g]) > _GROWTH * expected[g] / rate,
-            )
-            for g, group in enumerate(load.groups)
-        ]
-
-    @cached_property
-    def fitted(self) -> Fitted:
-        """What a simulation of both caches needs."""
-        load, curves = self._load, self._curves
-        growth, dirty = load.growth * load.pool.sampling_rate, load.dirty
-        if curves.change is not None:
-            observed, pages = curves.best.curve.observed, curves.best.pages
-            visits = [
-                float(own @ side.own) / self._fit.pass_seconds
-                for own, side in zip(pages, observed, strict=True)
-            ]
-            growth, dirty = curves.change.growth(load), curves.change.dirty(load, np.array(visits))
-        return Fitted(
-            best=curves.best,
-            halves=curves.halves,
-            drawn=curves.drawn_again(),
-            groups=load.groups,
-            dirty=dirty,
-            growth=growth,
-            extensions_are_reads=load.pool.extensions_are_reads,
-            sampling_rate=load.pool.sampling_rate,
-            seconds=load.totals.seconds,
-            short=self._error_sources.short,
+            late=load.weighted_by_misses(late),
         )

@@ -134,11 +134,7 @@ def gather(
     page_group = group[first].astype(np.int32)
     seen = np.bincount(page_group, minlength=len(own) + 2)
 
-    blocks = (
-        np.maximum(relations["blocks_begin"], relations["blocks_end"])
-        + relations["fsm_blocks"]
-        + relations["vm_blocks"]
-    ).astype(np.float64)
+    blocks = main_fork_blocks(relations) + relations["fsm_blocks"] + relations["vm_blocks"]
     small = np.flatnonzero(~important & (relations["db"] == server.database_oid))
     groups = [
         Group(name=str(relations["name"][i]), relations=(int(i),), pages=max(blocks[i] * rate, seen[g]))
@@ -168,6 +164,11 @@ def gather(
         unknown=float((in_database & ~known).sum()) / max(len(numbers), 1),
         clock=clock,
     )
+
+
+def main_fork_blocks(relations: Table) -> NDArray[np.int64]:
+    """Return the blocks of the main fork of each relation: the larger of both ends of the recording."""
+    return np.asarray(np.maximum(relations["blocks_begin"], relations["blocks_end"]), dtype=np.int64)
 
 
 def page_numbers(snapshots: Table, relations: Table) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ visit brings 1, 2, 3, 4, and 5 or more accesses) is fitted around it by simplex 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,8 @@ _LEAST_GAIN = 4.0
 
 _ENOUGH_OBSERVATIONS = 200
 _ENOUGH_PAGES = 4000
-_STEPS, _GAIN = 600, 0.05
+STEPS: Final = 600
+_GAIN: Final = 0.05
 
 _COLD_BELOW, _HOT_FROM = 0.8, 2.0
 _BLEND: Floats = (
@@ -111,15 +113,6 @@ def likelihoods(
     return np.ascontiguousarray(np.exp(logs - scale[:, None])), scale
 
 
-def fit_weights(
-    classes: Floats, pages: Floats, batch: Floats, clock: Clock = USUAL, *, steps: int = _STEPS
-) -> tuple[Floats, float]:
-    """Return the weights of the grid points (sum 1) for a given batch law, and the log-likelihood."""
-    like, scale = likelihoods(classes, batch, clock)
-    weights, reached = _native.mixture_weights(like, pages, steps=steps, gain=_GAIN)
-    return weights, reached + float(pages @ scale)
-
-
 def cap_to_counters(rates: Rates, accesses_per_pass: float) -> Rates:
     """Make rates agree with the number of accesses that the server counted; that number is an upper bound.
 
@@ -146,11 +139,13 @@ def cap_to_counters(rates: Rates, accesses_per_pass: float) -> Rates:
     return replace(rates, pages=pages, hot_batch=SINGLE)
 
 
-def fit_rates(like: Floats, pages: Floats, batch: Floats, clock: Clock = USUAL) -> Rates:
+def fit_rates(
+    like: Floats, pages: Floats, batch: Floats, clock: Clock = USUAL, *, steps: int = STEPS
+) -> Rates:
     """Return the rates under which what pages showed is most likely; `like` and `pages` as for `resample`."""
     if pages.sum() <= 0:
         return Rates(batch=batch, hot_batch=batch, pages=np.zeros(len(GRID)), clock=clock)
-    weights, _ = _native.mixture_weights(like, pages, steps=_STEPS, gain=_GAIN)
+    weights, _ = _native.mixture_weights(like, pages, steps=steps, gain=_GAIN)
     return Rates(batch=batch, hot_batch=batch, pages=weights * pages.sum(), clock=clock)
 
 

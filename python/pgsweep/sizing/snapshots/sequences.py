@@ -60,7 +60,7 @@ def ordered_share(load: Load) -> float:
     scanned = np.array([flow.scan_accesses for flow in load.pool.flows])
     growth = totals.relation_growth_blocks * totals.seconds * load.pool.sampling_rate
     appended = np.array([float(growth[list(group.relations)].sum()) for group in load.groups])
-    shares = in_order(load.seen, appended)
+    shares = ordered_pages(load.seen, appended)
     return float((shares * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
 
 
@@ -71,7 +71,7 @@ def looping_relations(load: Load) -> list[tuple[str, float]]:
     """
     flows = load.pool.flows
     total = sum(flow.accesses for flow in flows if np.isfinite(flow.accesses))
-    each = zip(load.groups, flows, together(load.seen).tolist(), load.growth.tolist(), strict=True)
+    each = zip(load.groups, flows, common_variation(load.seen).tolist(), load.growth.tolist(), strict=True)
     return [
         (group.name, max(flow.accesses - flow.scan_accesses, 0.0) / max(total, 1e-9))
         for group, flow, common, growth in each
@@ -79,7 +79,7 @@ def looping_relations(load: Load) -> list[tuple[str, float]]:
     ]
 
 
-def together(seen: Observations) -> Floats:
+def common_variation(seen: Observations) -> Floats:
     """Return which share of the variation of a page's usage count its neighbours have in common, by group.
 
     It is the intraclass correlation of the pages of a section, a sixteenth of the group's blocks or 512 pages
@@ -120,7 +120,7 @@ def together(seen: Observations) -> Floats:
     return found
 
 
-def in_order(seen: Observations, appended: Floats) -> Floats:
+def ordered_pages(seen: Observations, appended: Floats) -> Floats:
     """Return which share of each group's new pages came in runs of ascending blocks, or window by window.
 
     Args:

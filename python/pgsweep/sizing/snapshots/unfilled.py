@@ -25,6 +25,7 @@ from pgsweep.sizing.model import Prediction
 from pgsweep.sizing.observed import Server, Table
 from pgsweep.sizing.rules import least_pool_without_ring, most_blocks_without_ring
 from pgsweep.sizing.sizes import whole_megabytes
+from pgsweep.sizing.snapshots.observations import main_fork_blocks
 from pgsweep.sizing.snapshots.recording import FULL_SHARE, Recording
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
@@ -117,28 +118,28 @@ def unfilled(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class NothingEvicted:
     """The model of such a pool: what was measured holds at each size that is known.
 
-    Args:
+    Attributes:
         recording: of snapshots.
-        found: what is known of the pool.
-        changed: the load is another one than was recorded.
+        contents: what is known of the pool.
+        other_load: it is asked about another load than was recorded.
     """
 
-    def __init__(self, recording: Recording, found: Unfilled, *, changed: bool = False) -> None:
-        self._recording = recording
-        self._found = found
-        self._changed = changed
+    recording: Recording
+    contents: Unfilled
+    other_load: bool = False
 
     def changed(self, asked: Sequence[Asked]) -> NothingEvicted:
         """Return the model of another load, of which nothing is known."""
         del asked
-        return NothingEvicted(self._recording, self._found, changed=True)
+        return replace(self, other_load=True)
 
     def at(self, sizes_blocks: tuple[int, ...], *, any_size: bool = False) -> Prediction:
         """Return the measured miss ratio at each of the sizes that is known, between those of both halves."""
-        found, totals = self._found, self._recording.totals
+        found, totals = self.contents, self.recording.totals
         if any_size:
             sizes_blocks = tuple(sorted({*sizes_blocks, whole_megabytes(found.known_from_blocks)}))
         known = tuple(size for size in sizes_blocks if found.knows(size))
@@ -152,7 +153,7 @@ class NothingEvicted:
             level="reliable" if found.usable else "refused",
             reasons=list(found.reasons),
         )
-        if self._changed:
+        if self.other_load:
             estimate = replace(
                 estimate,
                 accesses_per_second=round(totals.accesses) / max(totals.seconds, 1e-9),
@@ -160,10 +161,10 @@ class NothingEvicted:
                 reasons=[changed_from_nothing_evicted(), *estimate.reasons],
             )
         unknown = [size * BLOCK_BYTES for size in sizes_blocks if size not in known]
-        return self._recording.prediction(estimate, model=self, no_eviction=self._record(unknown))
+        return self.recording.prediction(estimate, model=self, no_eviction=self._record(unknown))
 
     def _record(self, unknown_bytes: list[int]) -> NoEviction:
-        found, pool_blocks = self._found, self._recording.server.pool_blocks
+        found, pool_blocks = self.contents, self.recording.server.pool_blocks
         below = found.known_below_blocks
         removable = max(pool_blocks - found.known_from_blocks, 0) if found.usable else 0
         return NoEviction(
@@ -193,7 +194,7 @@ def _evictions(counters: Table) -> int:
 
 def _rings(relations: Table, totals: Totals, server: Server) -> tuple[int, int | None, list[Reason]]:
     """Return the sizes between which every scan that was seen uses a ring, or not, as it does today."""
-    blocks = np.maximum(relations["blocks_begin"], relations["blocks_end"])
+    blocks = main_fork_blocks(relations)
     here = relations["db"] == server.database_oid
     scanned = np.flatnonzero((totals.relation_scans > 0) & here & (blocks > 0))
     at_least, below = 0, None

@@ -28,7 +28,7 @@ _COPIES_OF_A_WRITE: Final = 10
 page cache and enters its pages there; what takes longer waits, as where too much of the page cache is dirty
 (Linux mm/page-writeback.c, balance_dirty_pages). Four to five copies in benchmarks/advise."""
 
-_OF_DATABASE: Final = ("xact_commit", "xact_rollback", "active_time", "session_time", "blk_read_time")
+_DATABASE_COUNTERS: Final = ("xact_commit", "xact_rollback", "active_time", "session_time", "blk_read_time")
 
 
 class Refused(Exception):
@@ -122,11 +122,11 @@ def measure_loop(observation: Observation) -> Loop:
     if count is None:
         raise Refused("the evidence was recorded by an earlier pgsweep, which measured no processor times")
     counters = observation.counters
-    counted = [counters.series("database", server.database, name) for name in _OF_DATABASE]
+    counted = [counters.series("database", server.database, name) for name in _DATABASE_COUNTERS]
     if STATISTICS_RESET in server.warnings or any((np.diff(values) < 0).any() for values in counted):
         raise Refused(f"{STATISTICS_RESET}, so what was counted shortly before that is lost")
     rate = counters.rate
-    base = {name: rate("database", server.database, name) for name in _OF_DATABASE}
+    base = {name: rate("database", server.database, name) for name in _DATABASE_COUNTERS}
     own, busy = (rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host"))
     if own is None or busy is None or base["active_time"] is None or base["session_time"] is None:
         raise Refused("the processor time of the server or the time of its sessions was not measured")

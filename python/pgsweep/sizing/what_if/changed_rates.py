@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
+from pgsweep.sizing.snapshots.observations import Table, main_fork_blocks
 from pgsweep.sizing.what_if.grammar import (
     Asked,
     Connections,
@@ -31,12 +32,10 @@ from pgsweep.sizing.what_if.relations import (
     levels_of,
     need_rows,
     need_table,
-    sizes_of,
 )
 
 if TYPE_CHECKING:
     from pgsweep.sizing.snapshots.load import Load
-    from pgsweep.sizing.snapshots.observations import Table
 
 Floats = NDArray[np.float64]
 
@@ -159,7 +158,7 @@ def relation_changes(
         UsageError: a relation is not in the evidence, or such a question cannot be asked of it.
     """
     found: dict[int, RelationChange] = {}
-    blocks = sizes_of(relations).astype(float)
+    blocks = main_fork_blocks(relations).astype(float)
     named = [(one, find(one, relations, database_oid)) for one in asked if isinstance(one, OfRelation)]
     # A scan reads what its table has grown to.
     for one, relation in sorted(named, key=lambda pair: not isinstance(pair[0], Grows)):

@@ -25,7 +25,7 @@ from pgsweep.sizing.forecast import Change, forecast, no_memory
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.rules import rules_of
 from pgsweep.sizing.verdict import KEPT_ROOM
-from pgsweep.sizing.what_if.assumptions import assumption_of, at_best_rough
+from pgsweep.sizing.what_if.assumptions import assumption_of, rough_at_best
 from pgsweep.sizing.what_if.changed_trace import ChangedTrace
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
 from pgsweep.sizing.what_if.relations import check_relations
@@ -123,7 +123,7 @@ def _changed(
             estimate = replace(estimate, reasons=[why, *now.reasons])
         elif trace is not None:
             draws = [_drawn(prediction, observation, asked, seed, number) for number in range(_DRAWS)]
-            estimate = at_best_rough(_joined([draw.estimate for draw in draws], now), now)
+            estimate = rough_at_best(_joined([draw.estimate for draw in draws], now), now)
             observation, trace = Observation(draws[0].tables), draws[0].trace
             kept_blocks = draws[0].tables.kept_blocks
         else:
