@@ -285,7 +285,7 @@ def _balance(loop: Loop, observed: Observed, now: ReadLoad, today: DiskPoint) ->
         Refused: too much of it has no known cause.
     """
     few = today.disk_reads_per_second < _FEWEST_READS
-    accesses = observed.accesses / max(observed.seconds, 1e-9) / loop.transactions_per_second
+    accesses = observed.accesses_per_second / loop.transactions_per_second
     misses = now.miss_ratios()[today.shared_buffers_bytes] * accesses
     copies = max(0.0, misses - today.disk_reads_per_second / loop.transactions_per_second)
     reads = loop.read_seconds / loop.transactions_per_second - copies * loop.copy_seconds
