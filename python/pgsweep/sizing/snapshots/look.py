@@ -30,6 +30,7 @@ from pgsweep.sizing.snapshots.fit import Fit
 from pgsweep.sizing.snapshots.load import Load
 from pgsweep.sizing.snapshots.observations import ABSENT_AND_COUNTERS, Observations
 from pgsweep.sizing.snapshots.rates import Rates
+from pgsweep.units import Z90
 
 Floats = NDArray[np.float64]
 
@@ -186,15 +187,15 @@ def one_look(
         load: that was observed.
         fit: of it, for the batches of accesses.
         sizes_blocks: of the pool.
-        changed: the curve of a changed load by the fitted rates; its bounds are as far away, in proportion, as
-            those of the load as it is.
+        changed: the curve of a changed load by the fitted rates; its bounds are as far away, in proportion,
+            as those of the load as it is.
     """
     rate, totals = load.pool.sampling_rate, load.totals
     bounds = LookBounds(Look.of(load.seen, fit.rates), load.pool.blocks)
     relative = bounds.interval([round(size * rate) for size in sizes_blocks])
     today = totals.miss_ratio - load.temporary_ratio
     point, low, high = (load.temporary_ratio + today * ratio for ratio in relative)
-    low, high = low - NORMAL90 * totals.miss_ratio_error, high + NORMAL90 * totals.miss_ratio_error
+    low, high = low - Z90 * totals.miss_ratio_error, high + Z90 * totals.miss_ratio_error
     if changed is not None:
         low, high = (changed * bound / np.maximum(point, 1e-9) for bound in (low, high))
         point = changed
