@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.calibration.synthetic import SyntheticRelation, SyntheticSpec, simulate
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.curve import Flow
@@ -23,7 +24,6 @@ from pgsweep.sizing.snapshots.self_consistency import (
     width_doubts,
 )
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
-from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
 
 POINTS = SyntheticRelation(pages=2500, law="zipf", exponent=0.9, share=0.6, accesses=1.0, gap_seconds=0.0)
 
