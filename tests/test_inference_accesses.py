@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pgsweep.evidence.schema import TABLES
-from pgsweep.sizing.traces.accesses import from_evidence
+from pgsweep.sizing.traces.recorded import from_evidence
 
 
 def table(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,9 +11,10 @@ import pytest
 from pgsweep import _native
 from pgsweep.evidence.schema import FLAG_STRATEGY_KNOWN, TABLES
 from pgsweep.sizing.estimate import REFUSED, RELIABLE, ROUGH, Estimate
-from pgsweep.sizing.traces.accesses import DROP, STRATEGY, PoolState, Trace, from_evidence
+from pgsweep.sizing.traces.accesses import DROP, STRATEGY, PoolState, Trace
 from pgsweep.sizing.traces.curve import estimate
 from pgsweep.sizing.traces.order import in_another_order
+from pgsweep.sizing.traces.recorded import from_evidence
 from pgsweep.sizing.traces.spread import Stretch, count_variance, find_events
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools

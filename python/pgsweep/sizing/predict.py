@@ -496,7 +496,7 @@ def trace_of(evidence: TraceTables) -> Trace:
     """
     import numpy as np
 
-    from pgsweep.sizing.traces.accesses import from_evidence
+    from pgsweep.sizing.traces.recorded import from_evidence
 
     meta = evidence.meta
     recovery = meta.host.get("recovery_pid")
