@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -63,12 +63,12 @@ def pace_facts(pace: Pace | None) -> dict[str, str]:
 
 def copy_of(meta: EvidenceMeta) -> float | None:
     """Return the processor time of a copy of a block from the page cache; None where it was not measured."""
-    return nanoseconds(meta, _COPY)
+    return nanoseconds(meta.host, _COPY)
 
 
 def pace_of(meta: EvidenceMeta) -> Pace | None:
     """Return how fast the processors were; None where it was not observed to the end."""
-    seconds, error = nanoseconds(meta, _PACE), nanoseconds(meta, _PACE_ERROR)
+    seconds, error = nanoseconds(meta.host, _PACE), nanoseconds(meta.host, _PACE_ERROR)
     return None if not seconds or error is None else Pace(seconds, error)
 
 
@@ -100,7 +100,7 @@ def joined_host(newest: EvidenceMeta, metas: Sequence[EvidenceMeta]) -> dict[str
     return others | pace_facts(Pace(mean, error)) | {_PACE_BY: interpreters.pop()}
 
 
-def nanoseconds(meta: EvidenceMeta, name: str) -> float | None:
+def nanoseconds(host: Mapping[str, str], name: str) -> float | None:
     """Return a fact in seconds; None where it is not there or cannot be."""
-    text = meta.host.get(name, "")
+    text = host.get(name, "")
     return int(text) / 1e9 if text.isdecimal() and len(text) < 9 else None

@@ -6,7 +6,7 @@ choose victims in another way, and a curve made by the rules of another version 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pgsweep.errors import EvidenceError
 from pgsweep.units import BLOCK_BYTES
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pgsweep import _native
-    from pgsweep.evidence.store import EvidenceMeta
 
 OLDEST_MAJOR: Final = 12
 NEWEST_MAJOR: Final = 20
@@ -24,16 +23,33 @@ NEWEST_MAJOR: Final = 20
 UNSETTLED_MAJOR: Final = 20
 """A development version: its rules are taken as those of 19, if the usage counts seen agree."""
 
+
+class ServerFacts(Protocol):
+    """What the rules of a server depend on."""
+
+    @property
+    def server_version_num(self) -> int:
+        """The version as the server reports it; 0 where none was seen."""
+
+    @property
+    def block_size_bytes(self) -> int:
+        """The size of a block, as it was built."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings that decide what a buffer pool does, as `SHOW` gives them."""
+
+
 _RECORD_AGAIN: Final = "record again: pgsweep record -o NAME.evidence"
 
 
-def check_server(meta: EvidenceMeta) -> None:
+def check_server(server: ServerFacts) -> None:
     """Refuse evidence of a server whose rules are not known.
 
     Raises:
         EvidenceError: no row of the table covers its version, or its blocks have another size than 8 kB.
     """
-    major = meta.server_version_num // 10000
+    major = server.server_version_num // 10000
     if not major:
         raise EvidenceError(
             "the evidence does not name the version of its server",
@@ -47,9 +63,9 @@ def check_server(meta: EvidenceMeta) -> None:
             "victims in another way",
             hint="upgrade pgsweep to a version that knows this server: pip install --upgrade pgsweep",
         )
-    if meta.block_size_bytes != BLOCK_BYTES:
+    if server.block_size_bytes != BLOCK_BYTES:
         raise EvidenceError(
-            f"the server has blocks of {meta.block_size_bytes} bytes, and only sizes in blocks of "
+            f"the server has blocks of {server.block_size_bytes} bytes, and only sizes in blocks of "
             f"{BLOCK_BYTES} bytes can be predicted",
             cause="the server was built with another --with-blocksize; sizes in bytes, rings and reads from "
             "disk would be wrong by the ratio of the two",
@@ -57,17 +73,17 @@ def check_server(meta: EvidenceMeta) -> None:
         )
 
 
-def check_usage_counts(meta: EvidenceMeta, usage_counts: NDArray[Any]) -> None:
+def check_usage_counts(server: ServerFacts, usage_counts: NDArray[Any]) -> None:
     """Refuse usage counts that the server's policy cannot produce.
 
     Args:
-        meta: of the evidence.
+        server: that the evidence is of.
         usage_counts: all that its snapshots hold.
 
     Raises:
         EvidenceError: one is above the cap, or the rules are not settled and the counts do not show them.
     """
-    major, cap = meta.server_version_num // 10000, rules_of(meta).usage_cap
+    major, cap = server.server_version_num // 10000, rules_of(server).usage_cap
     highest = int(usage_counts.max()) if len(usage_counts) else None
     if highest is not None and highest > cap:
         raise EvidenceError(
@@ -87,9 +103,9 @@ def check_usage_counts(meta: EvidenceMeta, usage_counts: NDArray[Any]) -> None:
         )
 
 
-def unsettled(meta: EvidenceMeta) -> str | None:
+def unsettled(server: ServerFacts) -> str | None:
     """Return a warning if the rules are those of the version before; None if they are the server's own."""
-    major = meta.server_version_num // 10000
+    major = server.server_version_num // 10000
     if major != UNSETTLED_MAJOR:
         return None
     return (
@@ -98,7 +114,7 @@ def unsettled(meta: EvidenceMeta) -> str | None:
     )
 
 
-def rules_of(meta: EvidenceMeta) -> _native.Rules:
+def rules_of(server: ServerFacts) -> _native.Rules:
     """Return the rules of the server that the evidence was taken from: version and settings of its rings.
 
     Raises:
@@ -107,10 +123,10 @@ def rules_of(meta: EvidenceMeta) -> _native.Rules:
     from pgsweep import _native
 
     def number(name: str, otherwise: int) -> int:
-        text = meta.settings.get(name, "")
+        text = server.settings.get(name, "")
         return int(text) if text.lstrip("-").isdigit() else otherwise
 
-    check_server(meta)
+    check_server(server)
     workers = number("autovacuum_worker_slots", number("autovacuum_max_workers", 3))
     backends = (
         number("max_connections", 100)
@@ -119,7 +135,7 @@ def rules_of(meta: EvidenceMeta) -> _native.Rules:
         + number("max_wal_senders", 10)
         + 2
     )
-    version = meta.server_version_num // 10000
+    version = server.server_version_num // 10000
     vacuum_kb = number("vacuum_buffer_usage_limit", -1)
     # Since 18 no more is used than another setting allows (variable.c, assign_io_combine_limit).
     combined = number("io_combine_limit", 16)

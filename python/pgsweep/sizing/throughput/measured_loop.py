@@ -159,7 +159,7 @@ def measure_loop(evidence: TraceTables) -> Loop:
         write_seconds=writing,
         write_wait_seconds=written - writing,
         copy_seconds=copy,
-        cold_read_seconds=nanoseconds(meta, "cold_read_nanoseconds"),
+        cold_read_seconds=nanoseconds(meta.host, "cold_read_nanoseconds"),
         dirty_share=_dirty_share(rate, pages),
         latencies=latencies,
         no_latencies=no_latencies,

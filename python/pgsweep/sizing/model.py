@@ -1,0 +1,116 @@
+"""What a model makes of an observation: a curve, its verdict, and the record of both.
+
+There are models of snapshots, of a trace, of a trace without its server, and of a pool that evicted nothing.
+What follows from a curve (forecast.py) is the same for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pgsweep.records.prediction import (
+    CurvePoint,
+    NoEviction,
+    Observed,
+    PredictResult,
+    ScannedRelation,
+    Verdict,
+)
+from pgsweep.units import BLOCK_BYTES
+
+if TYPE_CHECKING:
+    from pgsweep.sizing.estimate import Estimate
+    from pgsweep.sizing.observed import Observation
+    from pgsweep.sizing.ring_limits import RingLimit
+    from pgsweep.sizing.traces.accesses import Trace
+
+SNAPSHOTS: Final = ("sql", "peek")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A curve, also where it may not be shown, and what it was made of.
+
+    Attributes:
+        observation: None of a trace that others recorded.
+        estimate: the curve.
+        observed: what was measured.
+        warnings: what else must be known.
+        no_eviction: where the pool evicted nothing.
+        trace: the accesses, where there are any; without those of a trace that others recorded.
+        scans: relations that are scanned.
+    """
+
+    observation: Observation | None
+    estimate: Estimate
+    observed: Observed
+    warnings: list[str] = field(default_factory=list)
+    no_eviction: NoEviction | None = None
+    trace: Trace | None = None
+    scans: list[RingLimit] = field(default_factory=list)
+
+    @property
+    def source(self) -> str:
+        """Where the observation comes from."""
+        return "import" if self.observation is None else self.observation.server.source
+
+    def shown(self) -> tuple[Estimate, list[int]]:
+        """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
+
+        Of a trace all are shown: where its interval is wide, its ends are states that a pool can be in.
+        """
+        from pgsweep.sizing.estimate import without_unknown
+
+        return without_unknown(self.estimate) if self.source in SNAPSHOTS else (self.estimate, [])
+
+    def record(self) -> PredictResult:
+        """Return the record of the curve: a refused one has no points, and an unknown size has none."""
+        estimate, unknown = self.shown()
+        points = points_of(estimate)
+        reasons = list(dict.fromkeys([*estimate.reasons, *self.warnings]))
+        return PredictResult(
+            source=self.source,
+            observed=self.observed,
+            points=points,
+            unknown_bytes=[blocks * BLOCK_BYTES for blocks in unknown] if points else [],
+            verdict=Verdict(level=estimate.level, reasons=reasons),
+            no_eviction=self.no_eviction,
+            scans=[
+                ScannedRelation(
+                    name=one.name,
+                    relation_bytes=one.blocks * BLOCK_BYTES,
+                    access_share=one.access_share,
+                    ring_below_bytes=one.ring_below_blocks * BLOCK_BYTES,
+                )
+                for one in self.scans
+            ],
+        )
+
+
+class Model(Protocol):
+    """Says what the pool would have missed at other sizes."""
+
+    def at(self, sizes_blocks: tuple[int, ...], *, any_size: bool = False) -> Prediction:
+        """Return the curve.
+
+        Args:
+            sizes_blocks: of the pool.
+            any_size: nobody asked for these sizes, so that others may be added.
+        """
+
+
+def points_of(estimate: Estimate) -> list[CurvePoint]:
+    """Return the points of a curve; a refused one has none."""
+    if estimate.level == "refused":
+        return []
+    columns = (estimate.sizes_blocks, estimate.miss_ratio, estimate.low, estimate.high)
+    return [
+        CurvePoint(
+            shared_buffers_bytes=blocks * BLOCK_BYTES,
+            miss_ratio=float(ratio),
+            low=float(low),
+            high=float(high),
+        )
+        for blocks, ratio, low, high in zip(*columns, strict=True)
+    ]
