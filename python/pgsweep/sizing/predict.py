@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +25,9 @@ from pgsweep.records.prediction import (
 from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
 from pgsweep.sizing.parallel import check_threads
 from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
-from pgsweep.sizing.sizes import blocks_of, check_sizes
+from pgsweep.sizing.sizes import blocks_of, check_sizes, whole_megabytes, with_ring_limits
 from pgsweep.units import BLOCK_BYTES
-from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
+from pgsweep.versions import beyond_tested
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -260,29 +259,15 @@ def _from_foreign_trace(
     executor: Executor | str | None,
     seed: int,
 ) -> Judged:
-    """Predict from a trace in oracleGeneral format; without sizes, a 64th of its pages to all of them."""
+    """Predict from a trace in oracleGeneral format."""
     from pgsweep.evidence.oracle_general import read_oracle_general
-    from pgsweep.sizing.traces.curve import estimate_cold
+    from pgsweep.sizing.traces.foreign import ForeignTraceModel
+    from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
-    trace = read_oracle_general(path)
-    sizes = (
-        blocks_of(sizes_bytes, 0, asked)
-        if sizes_bytes is not None
-        else blocks_of([max(trace.objects >> shift, 16) * BLOCK_BYTES for shift in range(7)], 0, asked)
-    )
-    # A trace that never saw PostgreSQL is replayed by the newest rules there are.
-    estimate = estimate_cold(
-        trace.pages,
-        trace.objects,
-        sizes_blocks=sizes,
-        version=NEWEST_TESTED_MAJOR,
-        executor=executor,
-        seed=seed,
-    )
-    observed = Observed(
-        shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
-    )
-    return Judged(source="import", estimate=estimate, observed=observed, warnings=trace.warnings)
+    model = ForeignTraceModel(read_oracle_general(path), ReplayPlan(seed=seed, executor=executor))
+    wanted = [size * BLOCK_BYTES for size in model.usual_sizes_blocks] if sizes_bytes is None else sizes_bytes
+    found = model.at(blocks_of(wanted, 0, asked))
+    return Judged(source="import", estimate=found.estimate, observed=found.observed, warnings=found.warnings)
 
 
 def _from_snapshots(
@@ -348,7 +333,7 @@ def _from_snapshots(
     )
     if calm is not None:
         if any_size:
-            sizes_blocks = tuple(sorted({*sizes_blocks, _rounded_up(calm.known_from_blocks)}))
+            sizes_blocks = tuple(sorted({*sizes_blocks, whole_megabytes(calm.known_from_blocks)}))
         return Judged(
             source=meta.source,
             estimate=estimate_unfilled(calm, totals, sizes_blocks),
@@ -361,7 +346,7 @@ def _from_snapshots(
         )
     scans = of_snapshots(totals, relations, meta.database_oid)
     if any_size:
-        sizes_blocks = _with_limits(sizes_blocks, scans)
+        sizes_blocks = with_ring_limits(sizes_blocks, scans)
     found = estimate(
         seen.snapshots,
         relations,
@@ -394,19 +379,6 @@ def _from_snapshots(
         snapshots=evidence,
         scans=scans,
     )
-
-
-def _with_limits(sizes_blocks: tuple[int, ...], scans: list[RingLimit]) -> tuple[int, ...]:
-    """Return sizes with those among them from which on scans use no ring."""
-    limits = {_rounded_up(one.ring_below_blocks) for one in scans}
-    between = {size for size in limits if min(sizes_blocks) < size < max(sizes_blocks)}
-    return tuple(sorted({*sizes_blocks, *between}))
-
-
-def _rounded_up(blocks: int) -> int:
-    """Return whole megabytes, as people set sizes; below a megabyte the blocks themselves."""
-    megabyte = (1 << 20) // BLOCK_BYTES
-    return blocks if blocks < megabyte else -(-blocks // megabyte) * megabyte
 
 
 def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int) -> NoEviction:
@@ -450,87 +422,24 @@ def _from_trace(
     *,
     any_size: bool,
 ) -> Judged:
-    from pgsweep.sizing.ring_limits import of_trace
-    from pgsweep.sizing.traces.curve import estimate
+    from pgsweep.sizing.observed import Observation
+    from pgsweep.sizing.traces.model import TraceModel
+    from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
-    meta = evidence.meta
-    check_server(meta)
-    check_usage_counts(meta, evidence.table("snapshots")["usage_count"])
-    trace = trace_of(evidence)
-    if not trace.counted.any():
-        raise nothing_seen(evidence)
-    scans = of_trace(trace)
-    if any_size:
-        sizes_blocks = _with_limits(sizes_blocks, scans)
-    extensions_are_reads = meta.server_version_num < 160000
-    found = estimate(
-        trace,
-        pool_blocks=meta.shared_buffers_blocks,
-        sizes_blocks=sizes_blocks,
-        make_rules=partial(rules_of, meta),
-        extensions_are_reads=extensions_are_reads,
-        lost_events=meta.lost_events,
-        seed=seed,
-        executor=executor,
-    )
-    misses, counted = server_misses(trace, extensions_are_reads=extensions_are_reads)
-    observed = _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
+    observation = Observation(evidence)
+    model = TraceModel(observation, ReplayPlan(seed=seed, executor=executor))
+    found = model.at(sizes_blocks, any_size=any_size)
     return Judged(
         source="trace",
-        estimate=found,
-        observed=observed,
-        warnings=_warnings(evidence),
+        estimate=found.estimate,
+        observed=found.observed,
+        warnings=found.warnings,
         recorded=evidence,
-        trace=trace,
-        relations=evidence.table("relations"),
-        database_oid=meta.database_oid,
-        scans=scans,
+        trace=found.trace,
+        relations=observation.relations,
+        database_oid=observation.server.database_oid,
+        scans=found.scans,
     )
-
-
-def trace_of(evidence: TraceTables) -> Trace:
-    """Return the accesses of recorded evidence as the simulator takes them.
-
-    Raises:
-        EvidenceError: a table cannot be read.
-    """
-    import numpy as np
-
-    from pgsweep.sizing.traces.recorded import from_evidence
-
-    meta = evidence.meta
-    recovery = meta.host.get("recovery_pid")
-    snapshots, hand = evidence.table("snapshots"), None
-    first = snapshots["snapshot"] == 0
-    counters = evidence.table("counters")
-    hands = np.flatnonzero((counters["scope"] == "pool") & (counters["name"] == "next_victim"))
-    if len(hands):
-        hand = int(counters["value"][hands[0]])
-    return from_evidence(
-        evidence.table("accesses"),
-        evidence.table("relations"),
-        meta.database_oid,
-        # A limit of events ends what is known with the last of them.
-        seconds=0.0 if meta.ended_by == "limit" else meta.seconds,
-        recovery_pid=None if recovery is None else int(recovery),
-        pool_blocks=meta.shared_buffers_blocks,
-        drops=evidence.table("drops"),
-        snapshot={name: column[first] for name, column in snapshots.items()},
-        hand=hand,
-    )
-
-
-def server_misses(trace: Trace, *, extensions_are_reads: bool) -> tuple[int, int]:
-    """Return misses and accesses of the database as the server itself counts them."""
-    from pgsweep._native import EXTENSION
-
-    extends = (trace.flags & EXTENSION) > 0
-    reads = trace.counted & ~extends
-    misses, accesses = int((trace.missed & reads).sum()), int(reads.sum())
-    if extensions_are_reads:
-        new = int((trace.counted & extends).sum())
-        return misses + new, accesses + new
-    return misses, accesses
 
 
 def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: float) -> Observed:

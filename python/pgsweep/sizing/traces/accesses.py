@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ DROP, UNCOUNTED = _native.DROP, _native.UNCOUNTED
 
 BULKREAD, VACUUM = _native.BULKREAD, _native.VACUUM
 """Access strategies, as in those flags and in the evidence."""
+
+_ROW_COLUMNS: Final = ("pages", "seconds", "flags", "backend", "counted", "missed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,10 @@ class Trace:
     start: PoolState | None = None
     notes: tuple[str, ...] = ()
 
+    def of_rows(self, rows: NDArray[Any] | slice) -> dict[str, Any]:
+        """Return the columns that have a value for each row, of some rows."""
+        return {name: getattr(self, name)[rows] for name in _ROW_COLUMNS}
+
 
 def first_accesses(trace: Trace, count: int) -> Trace:
     """Return the trace up to a number of accesses, with the drops among them; pages keep their numbers."""
@@ -89,13 +96,8 @@ def first_accesses(trace: Trace, count: int) -> Trace:
     owned = int(np.searchsorted(trace.owner_access, rows))
     return replace(
         trace,
-        pages=trace.pages[:rows],
-        seconds=trace.seconds[:rows],
+        **trace.of_rows(slice(rows)),
         duration_seconds=float(trace.seconds[rows]),
-        flags=trace.flags[:rows],
-        backend=trace.backend[:rows],
         owner_access=trace.owner_access[:owned],
         owner=trace.owner[:owned],
-        counted=trace.counted[:rows],
-        missed=trace.missed[:rows],
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from pgsweep.errors import EvidenceError
 from pgsweep.sizing.snapshots.observations import Table, file_keys
 from pgsweep.sizing.traces.accesses import DROP, Trace
 
-_PAGE = ("spc", "db", "rel", "fork", "block")
+PAGE_COLUMNS = ("spc", "db", "rel", "fork", "block")
 _ALL_FORKS = 255
 _FORKS = 4
 
@@ -30,7 +32,7 @@ def blocks_of_dropped(drops: Table, relations: Table, most: int) -> tuple[Table,
         The blocks, and how many there are besides.
     """
     drop_key, relation_key = file_keys(drops, relations)
-    parts: dict[str, list[NDArray[np.uint32]]] = {name: [] for name in _PAGE}
+    parts: dict[str, list[NDArray[np.uint32]]] = {name: [] for name in PAGE_COLUMNS}
     left, unnamed = most, 0
     for row in np.flatnonzero(np.isin(relation_key, drop_key) & (relations["blocks_begin"] > 0)):
         count = int(relations["blocks_begin"][row])
@@ -82,7 +84,7 @@ class _Files:
         return np.sort(np.concatenate([pages[begin:end] for begin, end in bounds]))
 
 
-def with_drops(trace: Trace, drops: Table, names: dict[str, Any]) -> Trace:
+def with_drops(trace: Trace, drops: Table, names: Mapping[str, NDArray[Any]]) -> Trace:
     """Return the trace with a row for every page that DROP or TRUNCATE takes out of the pool.
 
     A page that was taken out and not accessed since is not there to be taken out again.
@@ -122,21 +124,13 @@ def with_drops(trace: Trace, drops: Table, names: dict[str, Any]) -> Trace:
     else:
         seconds = np.zeros(len(position))
     access = trace.owner_access.astype(np.int64)
-    return Trace(
+    return replace(
+        trace,
         pages=np.insert(trace.pages, position, page.astype(np.uint32)),
         seconds=np.insert(trace.seconds, position, seconds),
-        duration_seconds=trace.duration_seconds,
         flags=np.insert(trace.flags, position, np.uint8(DROP)),
         backend=np.insert(trace.backend, position, np.uint32(0)),
         owner_access=(access + np.searchsorted(position, access, side="right")).astype(np.uint64),
-        owner=trace.owner,
-        owner_blocks=trace.owner_blocks,
-        page_group=trace.page_group,
-        group_pages=trace.group_pages,
-        group_names=trace.group_names,
         counted=np.insert(trace.counted, position, False),
         missed=np.insert(trace.missed, position, False),
-        new_page=trace.new_page,
-        start=trace.start,
-        notes=trace.notes,
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,8 +23,6 @@ from pgsweep.sizing.predict import (
     Judged,
     no_memory,
     points_of,
-    server_misses,
-    trace_of,
 )
 from pgsweep.sizing.rules import rules_of
 from pgsweep.sizing.what_if.assumptions import assumption_of
@@ -244,11 +241,14 @@ class _Draw:
 
 
 def _drawn(found: Judged, recorded: TraceTables, asked: Sequence[Asked], seed: int, number: int) -> _Draw:
-    from pgsweep.sizing.traces.curve import estimate
+    from pgsweep.sizing.observed import Observation
+    from pgsweep.sizing.traces.curve import TraceCurve
+    from pgsweep.sizing.traces.recorded import read_trace
+    from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
     tables = ChangedTrace(recorded, asked, np.random.default_rng([seed, number]))
-    extensions_are_reads = recorded.meta.server_version_num < 160000
-    trace = trace_of(tables)
+    observation = Observation(tables)
+    trace = read_trace(observation)
     kept = tables.kept_blocks
     # A scan goes through a ring where its table is more than a quarter of all buffers, with those of what
     # is kept.
@@ -268,17 +268,9 @@ def _drawn(found: Judged, recorded: TraceTables, asked: Sequence[Asked], seed: i
             cause=f"{format_bytes(kept * BLOCK_BYTES)} are kept",
             hint=f"ask for sizes from {format_bytes(kept * KEPT_ROOM * BLOCK_BYTES)} on with --sizes",
         )
-    alone = estimate(
-        trace,
-        pool_blocks=recorded.meta.shared_buffers_blocks,
-        sizes_blocks=[size - kept for size in large],
-        make_rules=partial(rules_of, recorded.meta),
-        extensions_are_reads=extensions_are_reads,
-        lost_events=recorded.meta.lost_events,
-        seed=seed,
-        as_recorded=False,
-    )
-    _, others = server_misses(trace, extensions_are_reads=extensions_are_reads)
+    replayed = TraceCurve(trace, observation.server, ReplayPlan(seed=seed), as_recorded=False)
+    alone = replayed.at([size - kept for size in large])
+    others = int(replayed.replay.stretch.total)
     accesses = others + tables.kept_accesses
     share, added = others / accesses, tables.kept_misses / accesses
     curve = replace(
