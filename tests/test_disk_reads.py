@@ -15,8 +15,9 @@ import pytest
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
 from pgsweep.records.prediction import MemoryPrediction
-from pgsweep.sizing.page_cache import disk_reads
+from pgsweep.sizing.page_cache.disk_reads import SizeReads
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
+from pgsweep.sizing.page_cache.trace_disk_reads import TraceDiskReads
 from pgsweep.sizing.predict import predict
 from pgsweep.units import format_bytes
 from tests.fix_cli import run
@@ -303,13 +304,13 @@ def test_sizes_are_simulated_at_the_same_time_and_come_out_as_one_after_the_othe
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone, together = threading.Lock(), threading.Barrier(2, timeout=60)
-    simulate = disk_reads._OfTrace._at
+    simulate = TraceDiskReads._at
 
-    def met(self: disk_reads._OfTrace, size_bytes: int, share: Share) -> disk_reads.Found:
+    def met(self: TraceDiskReads, size_bytes: int, share: Share) -> SizeReads:
         together.wait()
         return simulate(self, size_bytes, share)
 
-    def single(self: disk_reads._OfTrace, size_bytes: int, share: Share) -> disk_reads.Found:
+    def single(self: TraceDiskReads, size_bytes: int, share: Share) -> SizeReads:
         assert alone.acquire(blocking=False)
         try:
             return simulate(self, size_bytes, share)
@@ -319,7 +320,7 @@ def test_sizes_are_simulated_at_the_same_time_and_come_out_as_one_after_the_othe
     found = {}
     for processors, at in ((1, single), (2, met)):
         monkeypatch.setattr("os.cpu_count", lambda processors=processors: processors)
-        monkeypatch.setattr(disk_reads._OfTrace, "_at", at)
+        monkeypatch.setattr(TraceDiskReads, "_at", at)
         found[processors] = memory_of(trace)
     assert len(found[1].points) == len(SIZES_BYTES) == 2
     assert found[1] == found[2]

@@ -25,6 +25,7 @@ from pgsweep.records.prediction import MemoryPrediction, PredictResult, Throughp
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
+from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.verify import _within_together, filling, just_filled, miss_error, verify
@@ -188,7 +189,7 @@ def test_a_reset_of_the_statistics_is_no_other_load(folder: Path) -> None:
         in (result["reasons"])
     )
     assert any("what the server counted shortly before" in reason for reason in result["reasons"])
-    halves = [load_of(Evidence.open(folder / f"{name}.evidence")) for name in ("after", "reset")]
+    halves = [load_of(Observation(Evidence.open(folder / f"{name}.evidence"))) for name in ("after", "reset")]
     assert halves[1].transactions_per_second == pytest.approx(halves[0].transactions_per_second, rel=0.5)
 
 
@@ -274,7 +275,8 @@ def test_counters_read_at_other_times_change_no_load(folder: Path, tmp_path: Pat
     added = pa.table(early).cast(table.schema)
     pq.write_table(pa.concat_tables([added, table]), part, write_page_checksum=True)
     before, traced = (
-        load_of(Evidence.open(path)) for path in (folder / "before.evidence", tmp_path / "traced.evidence")
+        load_of(Observation(Evidence.open(path)))
+        for path in (folder / "before.evidence", tmp_path / "traced.evidence")
     )
     assert table.column("seconds")[0].as_py() > 0
     assert traced.accesses_per_transaction == before.accesses_per_transaction

@@ -22,7 +22,7 @@ from pgsweep.host.procfile import PROC
 _COPY: Final = "copy_nanoseconds"
 _PACE: Final = "pace_nanoseconds"
 _PACE_ERROR: Final = "pace_error_nanoseconds"
-_PACE_BY: Final = "pace_by"
+PACE_BY: Final = "pace_by"
 _INTERPRETER: Final = f"{platform.python_implementation()} {platform.python_version()}"
 
 TIMED_PACE: Final = (
@@ -57,7 +57,7 @@ def pace_facts(pace: Pace | None) -> dict[str, str]:
     return {
         _PACE: str(round(pace.seconds * 1e9)),
         _PACE_ERROR: str(round(pace.error_seconds * 1e9)),
-        _PACE_BY: _INTERPRETER,
+        PACE_BY: _INTERPRETER,
     }
 
 
@@ -72,14 +72,6 @@ def pace_of(meta: EvidenceMeta) -> Pace | None:
     return None if not seconds or error is None else Pace(seconds, error)
 
 
-def paces_of(before: EvidenceMeta, after: EvidenceMeta) -> tuple[Pace, Pace] | None:
-    """Return how fast the processors were in two recordings; None where that cannot be compared."""
-    one, other = pace_of(before), pace_of(after)
-    if one is None or other is None or before.host.get(_PACE_BY) != after.host.get(_PACE_BY):
-        return None
-    return one, other
-
-
 def joined_host(newest: EvidenceMeta, metas: Sequence[EvidenceMeta]) -> dict[str, str]:
     """Return the facts of the newest of several recordings, with the pace over all of them.
 
@@ -89,15 +81,15 @@ def joined_host(newest: EvidenceMeta, metas: Sequence[EvidenceMeta]) -> dict[str
     """
     known = [(pace, meta) for meta in metas if (pace := pace_of(meta)) is not None]
     total = sum(meta.seconds for _, meta in known)
-    of_pace = (_PACE, _PACE_ERROR, _PACE_BY)
+    of_pace = (_PACE, _PACE_ERROR, PACE_BY)
     others = {name: value for name, value in newest.host.items() if name not in of_pace}
-    interpreters = {meta.host.get(_PACE_BY, "") for _, meta in known}
+    interpreters = {meta.host.get(PACE_BY, "") for _, meta in known}
     if total <= 0 or len(interpreters) > 1:
         return others
     parts = [(pace, meta.seconds / total) for pace, meta in known]
     mean = sum(pace.seconds * part for pace, part in parts)
     error = math.hypot(*(pace.error_seconds * part for pace, part in parts))
-    return others | pace_facts(Pace(mean, error)) | {_PACE_BY: interpreters.pop()}
+    return others | pace_facts(Pace(mean, error)) | {PACE_BY: interpreters.pop()}
 
 
 def nanoseconds(host: Mapping[str, str], name: str) -> float | None:

@@ -170,6 +170,21 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
     return kept, [size for size, without in zip(found.sizes_blocks, left_out, strict=True) if without]
 
 
+def without_too_small(found: Estimate) -> Estimate:
+    """Return the curve without the sizes that hold little more than what is kept in the pool."""
+    kept = ~np.isin(found.sizes_blocks, found.too_small_blocks)
+    if kept.all():
+        return found
+    return replace(
+        found,
+        sizes_blocks=tuple(size for size, one in zip(found.sizes_blocks, kept, strict=True) if one),
+        miss_ratio=found.miss_ratio[kept],
+        low=found.low[kept],
+        high=found.high[kept],
+        level=found.level if kept.any() else "refused",
+    )
+
+
 def _named(found: Estimate, chosen: NDArray[np.bool_]) -> str:
     sizes = [
         format_bytes(size * BLOCK_BYTES) for size, one in zip(found.sizes_blocks, chosen, strict=True) if one

@@ -60,9 +60,13 @@ class Prediction:
 
         Of a trace all are shown: where its interval is wide, its ends are states that a pool can be in.
         """
-        from pgsweep.sizing.estimate import without_unknown
+        from pgsweep.sizing.estimate import without_too_small, without_unknown
 
-        return without_unknown(self.estimate) if self.source in SNAPSHOTS else (self.estimate, [])
+        small = self.estimate.too_small_blocks
+        if self.source not in SNAPSHOTS:
+            return self.estimate, sorted(small)
+        found, unknown = without_unknown(without_too_small(self.estimate))
+        return found, sorted({*small, *unknown}) if small else unknown
 
     def record(self) -> PredictResult:
         """Return the record of the curve: a refused one has no points, and an unknown size has none."""

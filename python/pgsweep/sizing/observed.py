@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pgsweep.evidence.disk_latency import latencies_of
 from pgsweep.evidence.names import relation_names
-from pgsweep.evidence.processor_times import copy_of, nanoseconds, pace_of
+from pgsweep.evidence.processor_times import PACE_BY, copy_of, nanoseconds, pace_of
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.sizing.nothing_seen import nothing_seen
 from pgsweep.sizing.rules import rules_of, unsettled
@@ -70,7 +70,8 @@ class Server:
         sampling_rate: the share of the blocks that snapshots take.
         warnings: of the recorder.
         copy_seconds: processor time of a read of a block from the page cache; None where not measured.
-        pace: how fast the processors were; None where it was not observed to the end.
+        pace: how fast the processors were; None where it was not observed to the end. `pace_by` names the
+            interpreter, which is a part of that time.
         latencies: of the disk by depth; none where they were not measured, and `no_latencies` says why not.
     """
 
@@ -92,6 +93,7 @@ class Server:
     warnings: list[str]
     copy_seconds: float | None
     pace: Pace | None
+    pace_by: str
     latencies: list[DiskLatency]
     no_latencies: str
 
@@ -118,6 +120,7 @@ class Server:
             warnings=meta.warnings,
             copy_seconds=copy_of(meta),
             pace=pace_of(meta),
+            pace_by=meta.host.get(PACE_BY, ""),
             latencies=latencies,
             no_latencies=no_latencies,
         )
@@ -271,17 +274,18 @@ class Observation:
 
     Attributes:
         server: that was observed.
+        evidence: that it was read from.
     """
 
     def __init__(self, evidence: TraceTables) -> None:
-        self._evidence = evidence
+        self.evidence = evidence
         self._kept: dict[str, Table] = {}
         self.server = Server.of(evidence.meta)
 
     @property
     def warnings(self) -> list[str]:
         """What a user must know about such a server and about the evidence."""
-        return [*self.server.doubtful_rules, *self._evidence.warnings]
+        return [*self.server.doubtful_rules, *self.evidence.warnings]
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> Table:
         """Return a table, or some of its columns; what is kept is shared, and not to be changed.
@@ -290,9 +294,9 @@ class Observation:
             EvidenceError: it cannot be read.
         """
         if name in _READ_AGAIN:
-            return self._evidence.table(name, columns)
+            return self.evidence.table(name, columns)
         if name not in self._kept:
-            self._kept[name] = self._evidence.table(name)
+            self._kept[name] = self.evidence.table(name)
         kept = self._kept[name]
         return {column: kept[column] for column in (kept if columns is None else columns)}
 
@@ -313,4 +317,4 @@ class Observation:
 
     def nothing_seen(self) -> EvidenceError:
         """Return the error for an observation without an access of its database."""
-        return nothing_seen(self._evidence)
+        return nothing_seen(self.evidence)

@@ -8,21 +8,18 @@ described in docs/concepts/prediction.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.plain import shell_word
-from pgsweep.records.prediction import (
-    CurvePoint,
-    NoEviction,
-    Observed,
-    PredictResult,
-    ScannedRelation,
-    Verdict,
-)
+from pgsweep.records.prediction import NoEviction, Observed, PredictResult
+from pgsweep.sizing.forecast import forecast
+from pgsweep.sizing.model import SNAPSHOTS, Prediction
 from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
+from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.parallel import check_threads
 from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
 from pgsweep.sizing.sizes import blocks_of, check_sizes, whole_megabytes, with_ring_limits
@@ -35,48 +32,11 @@ if TYPE_CHECKING:
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.evidence.store import Evidence, EvidenceMeta
-    from pgsweep.sizing.estimate import Doubt, Estimate
-    from pgsweep.sizing.ring_limits import RingLimit
-    from pgsweep.sizing.snapshots.observations import Table
+    from pgsweep.sizing.estimate import Doubt
     from pgsweep.sizing.snapshots.unfilled import Unfilled
-    from pgsweep.sizing.traces.accesses import Trace
     from pgsweep.sizing.what_if.grammar import Asked
 
-SNAPSHOTS = ("sql", "peek")
-
 __all__ = ["predict", "predict_window"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What evidence came to: a curve, also where it may not be shown, and what it was made of.
-
-    Attributes:
-        relations: of the evidence, where it names any; `database_oid` those that were observed.
-        snapshots: the evidence, if it is made of them.
-        scans: relations that are scanned.
-    """
-
-    source: str
-    estimate: Estimate
-    observed: Observed
-    warnings: list[str] = field(default_factory=list)
-    no_eviction: NoEviction | None = None
-    recorded: TraceTables | None = None
-    trace: Trace | None = None
-    relations: Table | None = None
-    database_oid: int = 0
-    snapshots: Evidence | JoinedEvidence | None = None
-    scans: list[RingLimit] = field(default_factory=list)
-
-    def shown(self) -> tuple[Estimate, list[int]]:
-        """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
-
-        Of a trace all are shown: where its interval is wide, its ends are states that a pool can be in.
-        """
-        from pgsweep.sizing.estimate import without_unknown
-
-        return without_unknown(self.estimate) if self.source in SNAPSHOTS else (self.estimate, [])
 
 
 def predict(
@@ -110,53 +70,26 @@ def predict(
         MissingAbility: there is no such executor here, or its workers die again and again.
     """
     from pgsweep.sizing.what_if.grammar import check_memory, parse
+    from pgsweep.sizing.what_if.predicted import with_what_if
 
     asked = parse(what_if)
     if memory_bytes is not None and _knows_memory(evidence):
         check_memory(asked)
-    found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked, executor=executor)
-    if found.snapshots is not None:
-        from pgsweep.sizing.page_cache.snapshot_disk_reads import predict_memory_of_snapshots
-
-        fitted, rules = found.estimate.fitted, rules_of(found.snapshots.meta)
-        result = predict_memory_of_snapshots(
-            found.snapshots, result_of(found), fitted, rules, memory_bytes=memory_bytes, seed=seed
-        )
-    elif found.recorded is None or found.trace is None:
-        if memory_bytes is not None:
-            raise no_memory("--ram")
-        result = result_of(found)
-    else:
-        from pgsweep.sizing.page_cache.disk_reads import predict_memory
-
-        rules = rules_of(found.recorded.meta)
-        result = predict_memory(
-            found.recorded, result_of(found), found.trace, rules, memory_bytes=memory_bytes, seed=seed
-        )
+    prediction = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked, executor=executor)
+    result = forecast(prediction, memory_bytes=memory_bytes, seed=seed)
     if not asked:
         return result
-    from pgsweep.sizing.what_if.predicted import with_what_if
-
-    return with_what_if(found, result, asked, memory_bytes=memory_bytes, seed=seed)
+    return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed)
 
 
 def _knows_memory(evidence: Path) -> bool:
     """Return whether evidence says how much memory its server's host has; true for a trace of others."""
     from pgsweep.evidence.store import Evidence
-    from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 
     if evidence.is_file():
         return True
     meta = Evidence.open(evidence).meta
     return meta.source not in SNAPSHOTS or MemoryFacts.of(meta) is not None
-
-
-def no_memory(what: str) -> UsageError:
-    """Return the error for a question about the memory that a trace of others cannot answer."""
-    return UsageError(
-        f"a trace recorded by others does not say what comes from disk, so {what} is not possible",
-        hint="record a trace on the server's host: sudo pgsweep record --source trace -o NAME.evidence",
-    )
 
 
 def judge(
@@ -166,7 +99,7 @@ def judge(
     seed: int = 0,
     asked: Sequence[Asked] = (),
     executor: Executor | str | None = None,
-) -> Judged:
+) -> Prediction:
     """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
 
     It is for judging the method (benchmarks/calibration).
@@ -226,24 +159,13 @@ def predict_window(
     Raises:
         EvidenceError: it holds no access.
     """
-    from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
-    from pgsweep.sizing.page_cache.snapshot_disk_reads import predict_memory_of_snapshots
-
     check_threads()
     sizes = blocks_of(sizes_bytes, evidence.meta.shared_buffers_blocks)
-    found = _from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None)
-    result = result_of(found)
+    prediction = _from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None)
     if MemoryFacts.of(evidence.meta) is None:
         # Nobody can name it with --ram here.
-        return result
-    return predict_memory_of_snapshots(
-        evidence,
-        result,
-        found.estimate.fitted,
-        rules_of(evidence.meta),
-        sizes_bytes=memory_sizes_bytes,
-        seed=seed,
-    )
+        return prediction.record()
+    return forecast(prediction, sizes_bytes=memory_sizes_bytes, seed=seed)
 
 
 def _warnings(evidence: TraceTables | JoinedEvidence) -> list[str]:
@@ -258,7 +180,7 @@ def _from_foreign_trace(
     asked: Sequence[Asked],
     executor: Executor | str | None,
     seed: int,
-) -> Judged:
+) -> Prediction:
     """Predict from a trace in oracleGeneral format."""
     from pgsweep.evidence.oracle_general import read_oracle_general
     from pgsweep.sizing.traces.foreign import ForeignTraceModel
@@ -266,8 +188,7 @@ def _from_foreign_trace(
 
     model = ForeignTraceModel(read_oracle_general(path), ReplayPlan(seed=seed, executor=executor))
     wanted = [size * BLOCK_BYTES for size in model.usual_sizes_blocks] if sizes_bytes is None else sizes_bytes
-    found = model.at(blocks_of(wanted, 0, asked))
-    return Judged(source="import", estimate=found.estimate, observed=found.observed, warnings=found.warnings)
+    return model.at(blocks_of(wanted, 0, asked))
 
 
 def _from_snapshots(
@@ -277,7 +198,7 @@ def _from_snapshots(
     *,
     any_size: bool,
     asked: Sequence[Asked] = (),
-) -> Judged:
+) -> Prediction:
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
     from pgsweep.sizing.estimate import Doubt, judged, refused
@@ -307,14 +228,11 @@ def _from_snapshots(
     totals = read_totals(counters, relations, meta.database)
     if meta.settings.get("track_counts") == "off":
         why = "track_counts is off: the server counts no accesses, and nothing is known of its misses"
-        return Judged(
-            source=meta.source,
+        return Prediction(
+            observation=Observation(evidence),
             estimate=refused(Doubt("refused", why)),
             observed=_observed(meta, 0.0, 0, totals.seconds),
             warnings=_warnings(evidence),
-            relations=relations,
-            database_oid=meta.database_oid,
-            snapshots=evidence,
         )
     accesses = totals.hits + totals.misses
     if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
@@ -334,15 +252,12 @@ def _from_snapshots(
     if calm is not None:
         if any_size:
             sizes_blocks = tuple(sorted({*sizes_blocks, whole_megabytes(calm.known_from_blocks)}))
-        return Judged(
-            source=meta.source,
+        return Prediction(
+            observation=Observation(evidence),
             estimate=estimate_unfilled(calm, totals, sizes_blocks),
             observed=observed,
             warnings=warnings,
             no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks),
-            relations=relations,
-            database_oid=meta.database_oid,
-            snapshots=evidence,
         )
     scans = of_snapshots(totals, relations, meta.database_oid)
     if any_size:
@@ -369,14 +284,11 @@ def _from_snapshots(
         *(Doubt(found.level, text) for text in found.reasons),
     ]
     level, reasons = judged(doubts)
-    return Judged(
-        source=meta.source,
+    return Prediction(
+        observation=Observation(evidence),
         estimate=replace(found, level=level, reasons=reasons),
         observed=observed,
         warnings=warnings,
-        relations=relations,
-        database_oid=meta.database_oid,
-        snapshots=evidence,
         scans=scans,
     )
 
@@ -421,25 +333,12 @@ def _from_trace(
     executor: Executor | str | None,
     *,
     any_size: bool,
-) -> Judged:
-    from pgsweep.sizing.observed import Observation
+) -> Prediction:
     from pgsweep.sizing.traces.model import TraceModel
     from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
-    observation = Observation(evidence)
-    model = TraceModel(observation, ReplayPlan(seed=seed, executor=executor))
-    found = model.at(sizes_blocks, any_size=any_size)
-    return Judged(
-        source="trace",
-        estimate=found.estimate,
-        observed=found.observed,
-        warnings=found.warnings,
-        recorded=evidence,
-        trace=found.trace,
-        relations=observation.relations,
-        database_oid=observation.server.database_oid,
-        scans=found.scans,
-    )
+    model = TraceModel(Observation(evidence), ReplayPlan(seed=seed, executor=executor))
+    return model.at(sizes_blocks, any_size=any_size)
 
 
 def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: float) -> Observed:
@@ -458,44 +357,3 @@ def _check_executor(executor: Executor | str | None, evidence: Path) -> None:
             cause="it is made of snapshots, and only traces are replayed",
             hint="leave out --executor",
         )
-
-
-def points_of(estimate: Estimate) -> list[CurvePoint]:
-    """Return the points of a curve; a refused one has none."""
-    if estimate.level == "refused":
-        return []
-    columns = (estimate.sizes_blocks, estimate.miss_ratio, estimate.low, estimate.high)
-    return [
-        CurvePoint(
-            shared_buffers_bytes=blocks * BLOCK_BYTES,
-            miss_ratio=float(ratio),
-            low=float(low),
-            high=float(high),
-        )
-        for blocks, ratio, low, high in zip(*columns, strict=True)
-    ]
-
-
-def result_of(found: Judged) -> PredictResult:
-    """Return the record of a curve: a refused one has no points, and an unknown size has none."""
-    estimate, unknown = found.shown()
-    points = points_of(estimate)
-    return PredictResult(
-        source=found.source,
-        observed=found.observed,
-        points=points,
-        unknown_bytes=[blocks * BLOCK_BYTES for blocks in unknown] if points else [],
-        verdict=Verdict(
-            level=estimate.level, reasons=list(dict.fromkeys([*estimate.reasons, *found.warnings]))
-        ),
-        no_eviction=found.no_eviction,
-        scans=[
-            ScannedRelation(
-                name=one.name,
-                relation_bytes=one.blocks * BLOCK_BYTES,
-                access_share=one.access_share,
-                ring_below_bytes=one.ring_below_blocks * BLOCK_BYTES,
-            )
-            for one in found.scans
-        ],
-    )

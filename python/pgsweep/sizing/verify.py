@@ -25,14 +25,15 @@ from pgsweep.pg.connect import connect
 from pgsweep.pg.refusals import explained
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
+from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.page_cache.disk_reads import disk_bytes_per_second
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.totals import Totals
-from pgsweep.sizing.throughput.host_pace import Z90, PaceEffect, effect_of_pace
+from pgsweep.sizing.throughput.host_pace import PaceEffect, effect_of_pace
 from pgsweep.sizing.throughput.measured_loop import others_share, sessions_of
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_percent, format_plain
 
 _THROUGHPUT: Final = "throughput"
 _FROM_DISK: Final = "read from disk"
@@ -100,8 +101,8 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
             memory=prediction.changed.memory,
             verdict=prediction.changed.verdict,
         )
-    loads = load_of(first), load_of(second)
-    pace = effect_of_pace(first, second)
+    loads = load_of(Observation(first)), load_of(Observation(second))
+    pace = effect_of_pace(Observation(first), Observation(second))
     values = _values(prediction, size, first, second, loads, pace)
     crowded = _crowded(first, second) or _other_sessions(first, second) or _other_costs(huge_pages)
     if crowded is not None and any(one.name == _THROUGHPUT for one in values):
@@ -244,7 +245,7 @@ def _unknown_cluster(before: EvidenceMeta, after: EvidenceMeta) -> str | None:
 
 def _crowded(first: Evidence, second: Evidence) -> str | None:
     """Return the reason if other programs used more or less of the processors than before, else None."""
-    before, after = others_share(first), others_share(second)
+    before, after = others_share(Observation(first)), others_share(Observation(second))
     if before is None or after is None or abs(after - before) <= _OTHERS_CHANGED:
         return None
     return (
@@ -255,7 +256,7 @@ def _crowded(first: Evidence, second: Evidence) -> str | None:
 
 def _other_sessions(first: Evidence, second: Evidence) -> str | None:
     """Return the reason if the number of sessions or their pauses changed, which changes the throughput."""
-    before, after = sessions_of(first), sessions_of(second)
+    before, after = sessions_of(Observation(first)), sessions_of(Observation(second))
     if before is None or after is None:
         return None
     if abs(after.count - before.count) > _SESSIONS_CHANGED * max(after.count, before.count):
@@ -385,12 +386,12 @@ def _values(
         if memory is None
         else next((one for one in memory.points if one.shared_buffers_bytes == size), None)
     )
-    read = disk_bytes_per_second(second)
+    read = disk_bytes_per_second(Observation(second))
     if disk is not None and read is not None:
         observed = prediction.observed
         rate = observed.accesses / max(observed.seconds, 1e-9)
         then = after.accesses_per_second
-        was = disk_bytes_per_second(first)
+        was = disk_bytes_per_second(Observation(first))
         values.append(
             _value(
                 _FROM_DISK,

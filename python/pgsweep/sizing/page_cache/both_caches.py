@@ -60,7 +60,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Behind:
+class SimulatedReads:
     """What the page cache makes of the pool's misses at one size.
 
     Attributes:
@@ -149,7 +149,7 @@ class BothCaches:
         self._named = np.flatnonzero(self._earlier.rows != NOWHERE)
         _, self._stream = np.unique(trace.backend, return_inverse=True)
 
-    def at(self, pool_blocks: int, capacities_bytes: tuple[int, ...]) -> list[dict[str, Behind]]:
+    def at(self, pool_blocks: int, capacities_bytes: tuple[int, ...]) -> list[dict[str, SimulatedReads]]:
         """Simulate a pool in front of page caches of some sizes; return the results by policy.
 
         Args:
@@ -269,7 +269,7 @@ class BothCaches:
 
     def _behind(
         self, operations: _Operations, capacity_pages: int, policy: str, resident: NDArray[np.uint32]
-    ) -> Behind:
+    ) -> SimulatedReads:
         most = float(operations.seconds[-1]) if len(operations.seconds) else 0.0
         gathered = np.searchsorted(operations.seconds, np.arange(0, most, STATISTICS_SECONDS))
         seen = _native.access_files(
@@ -294,7 +294,7 @@ class BothCaches:
         fork = self._addresses.fork_of(operations.blocks[operations.measured :][operations.counted])
         group = self._addresses.group[fork]
         groups = int(self._addresses.group.max(initial=-1)) + 1
-        return Behind(
+        return SimulatedReads(
             misses=misses,
             disk_share=float(waited.sum()) / max(misses, 1),
             disk_blocks=float(disk[operations.counted].sum()) / PAGES_A_BLOCK / max(misses, 1),

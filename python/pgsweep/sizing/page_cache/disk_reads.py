@@ -1,7 +1,7 @@
 """What the page cache makes of the pool's misses at each size: `pgsweep predict --ram`.
 
 The pool's misses come from the curve; which part of them waits for the disk comes from a simulation of both
-caches: of a trace here (both_caches.py), of snapshots in snapshot_disk_reads.py. Its interval includes two
+caches: of a trace in trace_disk_reads.py, of snapshots in snapshot_disk_reads.py. Its interval includes two
 draws of the past, both ends of what is left for the page cache, the two bounds of the multi-generational LRU
 where that runs, how well the simulated page cache agrees with the kernel (benchmarks/page_cache), and by how
 much the simulation at today's size is off what the server was measured to read from disk.
@@ -10,14 +10,12 @@ much the simulation at today's size is off what the server was measured to read 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import numpy as np
 
 from pgsweep.errors import UsageError
-from pgsweep.evidence.names import relation_names
 from pgsweep.records.prediction import (
     CurvePoint,
     DiskPoint,
@@ -25,22 +23,17 @@ from pgsweep.records.prediction import (
     PredictResult,
     RelationCurve,
     RelationReads,
-    Throughput,
 )
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.parallel import map_in_threads
-from pgsweep.sizing.throughput.prediction import Then, predict_throughput
-from pgsweep.sizing.throughput.read_costs import read_costs, with_savings
 from pgsweep.sizing.throughput.timed_reads import timed_reads
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgsweep import _native
-    from pgsweep.evidence.exported import TraceTables
-    from pgsweep.sizing.page_cache.both_caches import Behind, BothCaches
-    from pgsweep.sizing.traces.accesses import Trace
+    from pgsweep.sizing.observed import Observation
+    from pgsweep.sizing.page_cache.both_caches import SimulatedReads
 
 _KERNEL_ERROR: Final = 0.02
 """By how much a simulated hit ratio is off the kernel's at most; in 11 of the 12 settings of
@@ -50,7 +43,6 @@ _TWICE_ERROR: Final = 0.03
 """By how much of itself what is held twice is off where the page cache has room for all: by 2.4% and 1.9%,
 from snapshots and from a trace, where it was 153 MB."""
 
-_Z90: Final = 1.645
 _FAR_OFF: Final = 1.3
 _REFAULTS_OFF: Final = 2.0
 _FEW_REFAULTS: Final = 300
@@ -69,150 +61,44 @@ _RELATIONS: Final = 20
 _OTHERS: Final = "other relations"
 
 
+class NotPredicted(Exception):
+    """What comes from disk is not predicted; the text says why."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """What differs from what was recorded (pgsweep.sizing.what_if).
+class Inputs:
+    """What disk reads are predicted from, beside the accesses.
 
     Attributes:
+        observation: for the names of relations and what was measured.
+        result: the curve.
+        facts: of the memory.
+        memory_bytes: all there is to share; what the facts say by default.
+        seed: of all draws.
+        changed: the load or the memory is not the one that was recorded.
         recorded: the prediction without the change, where there is one: its simulation was compared with what
             was measured.
-        before: the whole prediction that `recorded` is part of.
-        of_load: the load differs, not only the memory.
-        same_transactions: each session does what one of today does, however many there are.
-        huge_pages: None as they are.
-        sessions_factor: this many times the sessions.
         kept_blocks: of the pool, held by what is kept in it.
     """
 
+    observation: Observation
+    result: PredictResult
+    facts: MemoryFacts
+    memory_bytes: int | None = None
+    seed: int = 0
+    changed: bool = False
     recorded: MemoryPrediction | None = None
-    before: PredictResult | None = None
-    of_load: bool = False
-    same_transactions: bool = False
-    huge_pages: bool | None = None
-    sessions_factor: float = 1.0
     kept_blocks: int = 0
 
 
-def predict_memory(
-    evidence: TraceTables,
-    result: PredictResult,
-    trace: Trace,
-    rules: _native.Rules,
-    *,
-    memory_bytes: int | None = None,
-    seed: int = 0,
-    change: Change | None = None,
-) -> PredictResult:
-    """Return the prediction with what the page cache makes of the misses, where the evidence allows it.
-
-    Args:
-        evidence: a trace.
-        result: predicted from it.
-        trace: its accesses.
-        rules: of the server.
-        memory_bytes: all there is to share; what the evidence says by default.
-        seed: for all draws.
-        change: what differs from what was recorded.
-
-    Raises:
-        UsageError: a memory was asked for, and the evidence says nothing of its host's, or it is less than
-            the server's shared memory.
-        EvidenceError: what it says of its host cannot be.
-    """
-    change = change or Change()
-    facts = MemoryFacts.of(evidence.meta)
-    if facts is None:
-        if memory_bytes is None and change.huge_pages is None:
-            return result
-        raise UsageError(
-            "the evidence does not say how the memory of its server's host is used",
-            cause="it was recorded by an earlier pgsweep, or cut short",
-            hint="record again: pgsweep record --source trace -o NAME.evidence",
-        )
-    if not result.points:
-        return result
-    facts.check_asked(memory_bytes)
-    if facts.not_simulated:
-        return without_disk_reads(result, facts.not_simulated)
-    use, before = facts.use, change.before
-    if before is None and facts.is_another(memory_bytes):
-        before = predict_memory(evidence, at_today(result), trace, rules, seed=seed)
-    facts = facts.changed(huge_pages=change.huge_pages, sessions_factor=change.sessions_factor)
-    try:
-        simulation = _OfTrace(evidence, result, trace, rules, facts, memory_bytes, seed, change)
-    except UsageError as error:
-        if memory_bytes is not None:
-            raise
-        return without_disk_reads(result, error.message)
-    memory = msgspec.structs.replace(simulation.predict(), use=use)
-    if before is None:
-        found = predict_throughput(evidence, result.observed, result.points, memory)
-    else:
-        found = throughput_with(evidence, replace(change, before=before), result.points, memory)
-    # What a read takes is known from the load that was recorded.
-    known = found if before is None else None if before.memory is None else before.memory.throughput
-    memory = with_savings(memory, result.points, result.observed, read_costs(evidence.meta, known))
-    return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=found))
-
-
-def without_disk_reads(result: PredictResult, why: str) -> PredictResult:
-    """Return the prediction with the reason why it does not say what comes from disk."""
-    reason = f"what comes from disk is not predicted: {why}"
-    verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, reason])
-    return msgspec.structs.replace(result, verdict=verdict)
-
-
-def at_today(result: PredictResult) -> PredictResult:
-    """Return the prediction at today's size alone, without what comes from disk."""
-    today = [p for p in result.points if p.shared_buffers_bytes == result.observed.shared_buffers_bytes]
-    return msgspec.structs.replace(result, points=today, memory=None)
-
-
-def throughput_with(
-    evidence: TraceTables, change: Change, curve: list[CurvePoint], memory: MemoryPrediction
-) -> Throughput:
-    """Return the throughput with a change, as a ratio to today's without, or why there is none.
-
-    Args:
-        evidence: as for `predict_throughput`.
-        change: `before` is known.
-        curve: the miss ratios with it; `memory` the disk reads.
-    """
-    before = change.before
-    if change.of_load and not change.same_transactions:
-        why = "throughput is not predicted for another load than the one that was recorded"
-    elif before is None or before.memory is None:
-        why = "throughput is not predicted: what comes from disk today is not"
-    else:
-        then = Then(sessions_factor=change.sessions_factor, curve=curve, memory=memory)
-        found = predict_throughput(evidence, before.observed, before.points, before.memory, then)
-        if found.points and memory.memory_bytes != (now := before.memory.memory_bytes):
-            said = f"throughput is a ratio to that of today's size with {format_bytes(now)} of memory"
-            found = msgspec.structs.replace(found, reasons=[said, *found.reasons])
-        return found
-    return Throughput(points=[], reasons=[why])
-
-
-def disk_bytes_per_second(evidence: TraceTables) -> float | None:
+def disk_bytes_per_second(observation: Observation) -> float | None:
     """Return what the server's processes were measured to read from disk; None where it was not."""
-    found = _counted(evidence, "disk_read_bytes")
+    found = observation.counters.grown("host", "disk_read_bytes")
     return None if found is None else found[0] / found[1]
 
 
-def _counted(evidence: TraceTables, name: str) -> tuple[float, float] | None:
-    """Return by how much a counter of the host rose, and in how many seconds; None where it is not known."""
-    counters = evidence.table("counters")
-    rows = np.flatnonzero((counters["scope"] == "host") & (counters["name"] == name))
-    if len(rows) < 2:
-        return None
-    first, last = rows[0], rows[-1]
-    seconds = float(counters["seconds"][last] - counters["seconds"][first])
-    gained = float(counters["value"][last] - counters["value"][first])
-    return (gained, seconds) if seconds > 0 and gained >= 0 else None
-
-
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class SizeReads:
     """What was simulated at one size: the best estimate, and the others within its uncertainty.
 
     Attributes:
@@ -220,8 +106,8 @@ class Found:
     """
 
     share: Share
-    best: Behind
-    others: list[Behind]
+    best: SimulatedReads
+    others: list[SimulatedReads]
     below: float = 0.0
     above: float = 0.0
 
@@ -231,36 +117,21 @@ class Found:
         return values[0], min(values), max(values)
 
 
-class Simulation(ABC):
-    """Predicts what comes from disk at each size, whatever the accesses are known from.
+class DiskReads(ABC):
+    """Predicts what comes from disk at each size, whatever the accesses are known from."""
 
-    Args:
-        evidence: for the names of relations and what was measured.
-        result: the curve.
-        facts: of the memory.
-        memory_bytes: all there is to share; what the facts say by default.
-        change: what differs from what was recorded.
-    """
-
-    def __init__(
-        self,
-        evidence: TraceTables,
-        result: PredictResult,
-        facts: MemoryFacts,
-        memory_bytes: int | None,
-        change: Change,
-    ) -> None:
-        self._evidence = evidence
-        self._result = result
-        self._facts = facts
-        self._asked = memory_bytes
-        self._memory_bytes = memory_bytes or facts.memory_bytes
-        self._today_bytes = result.observed.shared_buffers_bytes
-        self._change = change
-        self._behind_today: Behind | None = None
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._observation = inputs.observation
+        self._result = inputs.result
+        self._facts = inputs.facts
+        self._asked = inputs.memory_bytes
+        self._memory_bytes = inputs.memory_bytes or inputs.facts.memory_bytes
+        self._today_bytes = inputs.result.observed.shared_buffers_bytes
+        self._simulated_today: SimulatedReads | None = None
 
     @abstractmethod
-    def _at(self, size_bytes: int, share: Share) -> Found:
+    def _at(self, size_bytes: int, share: Share) -> SizeReads:
         """Simulate one size; called for several at the same time."""
 
     @abstractmethod
@@ -328,10 +199,10 @@ class Simulation(ABC):
             reasons=reasons,
             relations=self._relations(points, found),
             measured_twice_bytes=measured_twice,
-            timed_reads=timed_reads(self._evidence),
+            timed_reads=timed_reads(self._observation),
         )
 
-    def _relations(self, points: list[DiskPoint], found: dict[int, Found]) -> list[RelationCurve]:
+    def _relations(self, points: list[DiskPoint], found: dict[int, SizeReads]) -> list[RelationCurve]:
         """Return what each relation reads: its part of the misses and of the disk reads, as simulated."""
         if not found:
             return []
@@ -361,13 +232,14 @@ class Simulation(ABC):
         return curves
 
     def _against_measured(
-        self, found: dict[int, Found], reasons: list[str]
+        self, found: dict[int, SizeReads], reasons: list[str]
     ) -> tuple[float, float | None, float | None]:
         """Return by which factor today's disk reads are off what was measured, and both."""
-        known, whose = self._change.recorded, "measured"
+        known, whose = self._inputs.recorded, "measured"
         if known is None:
-            measured = disk_bytes_per_second(self._evidence)
-            if measured is None and (of_group := _counted(self._evidence, "cgroup_read_bytes")) is not None:
+            measured = disk_bytes_per_second(self._observation)
+            of_group = self._observation.counters.grown("host", "cgroup_read_bytes")
+            if measured is None and of_group is not None:
                 measured, whose = of_group[0] / of_group[1], "measured for all programs of its cgroup"
             simulated = None if measured is None else self._bytes_today(found)
         else:
@@ -388,10 +260,10 @@ class Simulation(ABC):
         reasons.append(said)
         return factor, measured, simulated
 
-    def _against_twice(self, found: dict[int, Found], reasons: list[str]) -> tuple[float, int | None]:
+    def _against_twice(self, found: dict[int, SizeReads], reasons: list[str]) -> tuple[float, int | None]:
         """Return by which factor what is held twice today is off what was measured, and that in bytes."""
         measured = self._facts.twice_bytes
-        if measured is None or self._change.recorded is not None:
+        if measured is None or self._inputs.recorded is not None:
             return 1.0, None
         simulated = min(self._today(found).twice_blocks * BLOCK_BYTES, self._today_bytes)
         reasons.append(
@@ -401,10 +273,10 @@ class Simulation(ABC):
         )
         return max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES), measured
 
-    def _against_refaults(self, found: dict[int, Found], reasons: list[str]) -> float:
+    def _against_refaults(self, found: dict[int, SizeReads], reasons: list[str]) -> float:
         """Return by which factor today's refaults are off those that the kernel counted; 1 where not far."""
-        counted = _counted(self._evidence, "workingset_refault_file")
-        if counted is None or self._change.recorded is not None:
+        counted = self._observation.counters.grown("host", "workingset_refault_file")
+        if counted is None or self._inputs.recorded is not None:
             return 1.0
         today = self._today(found)
         if today.refaults_per_second is None:
@@ -422,31 +294,31 @@ class Simulation(ABC):
         )
         return float(np.clip(factor, 1 / _MOST_WIDENED, _MOST_WIDENED))
 
-    def _bytes_today(self, found: dict[int, Found]) -> float:
+    def _bytes_today(self, found: dict[int, SizeReads]) -> float:
         """Return the bytes per second that are read from disk today, as simulated."""
         today = self._today(found)
         observed = self._result.observed
         per_second = observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
         return today.disk_blocks * per_second * BLOCK_BYTES
 
-    def _today(self, found: dict[int, Found]) -> Behind:
+    def _today(self, found: dict[int, SizeReads]) -> SimulatedReads:
         """Return what is simulated at today's size and memory."""
         now = self._facts
-        if self._behind_today is None:
+        if self._simulated_today is None:
             share = now.share_today(self._today_bytes)
             today = found.get(self._today_bytes)
             if today is None or self._asked not in (None, now.memory_bytes):
                 today = self._at(self._today_bytes, share)
-            self._behind_today = today.best
-        return self._behind_today
+            self._simulated_today = today.best
+        return self._simulated_today
 
     def _point(
-        self, point: CurvePoint, found: Found, factors: tuple[float, ...], twice_factor: float
+        self, point: CurvePoint, found: SizeReads, factors: tuple[float, ...], twice_factor: float
     ) -> DiskPoint:
         observed = self._result.observed
         per_second = observed.accesses / max(observed.seconds, 1e-9)
         share, low, high = found.bounds("disk_share")
-        chance = _Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
+        chance = Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
         margin = float(np.hypot(_KERNEL_ERROR, chance))
         low = max(0.0, low - float(np.hypot(margin, found.below)))
         high = min(1.0, high + float(np.hypot(margin, found.above)))
@@ -488,18 +360,18 @@ class Simulation(ABC):
 
 
 def _relation_reads(
-    point: DiskPoint, found: Found, members: NDArray[np.int64], misses_per_second: float
+    point: DiskPoint, found: SizeReads, members: NDArray[np.int64], misses_per_second: float
 ) -> RelationReads:
     """Return what some groups of pages read at one size.
 
     Their part of all disk reads has the interval of the simulations and of chance, and all have theirs.
     """
 
-    def part(one: Behind) -> float:
+    def part(one: SimulatedReads) -> float:
         return float(one.group_reads[members].sum()) / max(float(one.group_reads.sum()), 1.0)
 
     share, parts = part(found.best), [part(one) for one in (found.best, *found.others)]
-    chance = _Z90 * float(np.sqrt(share * (1 - share) / max(float(found.best.group_reads.sum()), 1.0)))
+    chance = Z90 * float(np.sqrt(share * (1 - share) / max(float(found.best.group_reads.sum()), 1.0)))
     missed = float(found.best.group_misses[members].sum()) / max(found.best.all_misses, 1.0)
     return RelationReads(
         shared_buffers_bytes=point.shared_buffers_bytes,
@@ -508,67 +380,3 @@ def _relation_reads(
         disk_reads_low=point.disk_reads_low * max(0.0, min(parts) - chance),
         disk_reads_high=point.disk_reads_high * min(1.0, max(parts) + chance),
     )
-
-
-class _OfTrace(Simulation):
-    """Replays a trace."""
-
-    def __init__(
-        self,
-        evidence: TraceTables,
-        result: PredictResult,
-        trace: Trace,
-        rules: _native.Rules,
-        facts: MemoryFacts,
-        memory_bytes: int | None,
-        seed: int,
-        change: Change,
-    ) -> None:
-        from pgsweep.sizing.page_cache.addresses import lay_out
-        from pgsweep.sizing.page_cache.both_caches import dirty_shares
-        from pgsweep.sizing.traces.visits import count_visits
-        from pgsweep.sizing.traces.warm_start import WarmPools
-
-        super().__init__(evidence, result, facts, memory_bytes, change)
-        self._trace = trace
-        self._rules = rules
-        self._seed = seed
-        self._visits = count_visits(trace)
-        self._pools = WarmPools(trace, self._visits, rules)
-        snapshot = evidence.table("snapshots")
-        first = snapshot["snapshot"] == 0
-        snapshot = {name: column[first] for name, column in snapshot.items()}
-        self._addresses = lay_out(evidence.table("accesses"), snapshot, evidence.table("relations"), trace)
-        in_pool = np.zeros(0, np.uint32) if trace.start is None else trace.start.pages
-        self._dirty = dirty_shares(self._addresses, in_pool, snapshot["dirty"][: len(in_pool)])
-        # The two lists keep what comes back, and hit more often than CLOCK; the tiers of MGLRU may too.
-        self._policies = ("clock", "fifo", "two-lists") if facts.mglru else ("two-lists",)
-
-    def _group_names(self) -> list[str]:
-        return relation_names(self._evidence.table("relations"))
-
-    def _both(self, number: int) -> BothCaches:
-        from pgsweep.sizing.page_cache.both_caches import BothCaches, Kernel
-
-        return BothCaches(
-            self._trace,
-            self._visits,
-            self._pools,
-            self._addresses,
-            self._dirty,
-            self._rules,
-            Kernel(
-                readahead_bytes=self._facts.readahead_bytes,
-                folio_order=self._facts.folio_order,
-                policies=self._policies,
-            ),
-            np.random.default_rng([self._seed, number]),
-        )
-
-    def _at(self, size_bytes: int, share: Share) -> Found:
-        blocks = max(size_bytes // BLOCK_BYTES - self._change.kept_blocks, 16)
-        first, low = self._both(0).at(blocks, (share.page_cache_bytes, share.low_bytes))
-        (again,) = self._both(1).at(blocks, (share.page_cache_bytes,))
-        best = first[self._policies[0]]
-        others = [one for found in (first, low, again) for one in found.values() if one is not best]
-        return Found(share=share, best=best, others=others)

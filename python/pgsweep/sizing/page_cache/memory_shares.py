@@ -12,13 +12,12 @@ tables without huge pages take 8 bytes in each process for each 4 kB of shared m
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.schema import TWICE
-from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.host.page_cache_rules import DEFAULT_READAHEAD_BYTES
 from pgsweep.plain import shown
 from pgsweep.records.prediction import MemoryUse
@@ -79,6 +78,14 @@ class OtherServer(msgspec.Struct, frozen=True, kw_only=True):
         where = "of another user" if self.data_directory is None else f"in {shown(self.data_directory)}"
         port = "" if self.port is None else f", port {self.port}"
         return f"{where}{port} with {format_bytes(self.shared_memory_bytes)} of shared memory"
+
+
+class HostFacts(Protocol):
+    """What knows facts about the server's host."""
+
+    @property
+    def host(self) -> dict[str, str]:
+        """The facts, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,13 +182,13 @@ class MemoryFacts:
         )
 
     @classmethod
-    def of(cls, meta: EvidenceMeta) -> MemoryFacts | None:
+    def of(cls, server: HostFacts) -> MemoryFacts | None:
         """Return what the evidence says, or None if it says nothing (recorded elsewhere, or earlier).
 
         Raises:
             EvidenceError: it holds what cannot be.
         """
-        host = meta.host
+        host = server.host
         if any(name not in host for name in _NUMBERS):
             return None
         values = {name: _number(name, host[name]) for name in _NUMBERS}

@@ -26,7 +26,7 @@ from pgsweep.sizing.page_cache.both_caches import (
     PAGE_BYTES,
     PAGES_A_BLOCK,
     READ,
-    Behind,
+    SimulatedReads,
     reaching,
 )
 from pgsweep.sizing.page_cache.residence import MOST_VISITS, Classes, Residence
@@ -123,7 +123,9 @@ class RateCaches:
         curve, pages = fitted.best.curve, fitted.best.pages
         self._factor = np.array([curve.factor(number, own) for number, own in enumerate(pages)])
 
-    def at(self, pool_blocks: int, page_caches: list[PageCache], *, dirty: bool = True) -> list[Behind]:
+    def at(
+        self, pool_blocks: int, page_caches: list[PageCache], *, dirty: bool = True
+    ) -> list[SimulatedReads]:
         """Simulate a pool in front of page caches of any kind, and return what each makes of its misses.
 
         Args:
@@ -239,7 +241,7 @@ class _Run:
             before = max(most - measured, 0.0)
         return before, measured
 
-    def results(self) -> list[Behind]:
+    def results(self) -> list[SimulatedReads]:
         """Return what each page cache makes of it."""
         load = self._load()
         owned = np.flatnonzero(load.owner != _PLAIN)
@@ -379,7 +381,7 @@ class _Run:
         resident: NDArray[np.uint32],
         capacity_pages: int,
         page_cache: PageCache,
-    ) -> Behind:
+    ) -> SimulatedReads:
         seconds = load.seconds[rows]
         last = self._before_seconds + self._seconds
         gathered = None
@@ -414,7 +416,7 @@ class _Run:
         if self._fitted.extensions_are_reads:
             made = (load.flags & _native.EXTENSION) > 0
             total += float((made & (load.seconds >= self._before_seconds)).sum())
-        return Behind(
+        return SimulatedReads(
             misses=int(counted.sum()),
             disk_share=float(reads.sum()) / max(total, 1e-9),
             disk_blocks=float((disk * weight).sum()) / max(total, 1e-9),

@@ -10,40 +10,21 @@ readahead and its lists may be.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import numpy as np
 
-from pgsweep.errors import UsageError
-from pgsweep.evidence.names import relation_names
-from pgsweep.records.prediction import Throughput
-from pgsweep.sizing.page_cache.disk_reads import (
-    Change,
-    Found,
-    Simulation,
-    at_today,
-    throughput_with,
-    without_disk_reads,
-)
+from pgsweep.sizing.page_cache.disk_reads import DiskReads, Inputs, NotPredicted, SizeReads
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
-from pgsweep.sizing.snapshots.totals import counter_rates
-from pgsweep.sizing.throughput.prediction import predict_throughput
-from pgsweep.sizing.throughput.read_costs import read_costs, with_savings
-from pgsweep.sizing.throughput.read_times import costs_by_times, read_times
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_hours, format_percent, format_plain
+from pgsweep.sizing.throughput.read_times import read_times
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_hours, format_percent, format_plain
 
 if TYPE_CHECKING:
-    from pgsweep import _native
-    from pgsweep.evidence.joined import JoinedEvidence
-    from pgsweep.evidence.store import Evidence
-    from pgsweep.records.prediction import PredictResult
-    from pgsweep.sizing.page_cache.both_caches import Behind
+    from pgsweep.sizing.page_cache.both_caches import SimulatedReads
     from pgsweep.sizing.page_cache.rate_caches import RateCaches
     from pgsweep.sizing.snapshots.fitted import Fitted
 
-_Z90: Final = 1.645
 _FAR_APART: Final = 0.05
 """Share of the misses, from which on the closed form and the simulation are said to differ."""
 
@@ -52,183 +33,76 @@ _FAR_AHEAD_BYTES: Final = 8 << 20
 _LARGE_ORDER: Final = 9
 """How far ahead devices are set to read at most, and the largest folio, where neither is known."""
 
-_NOT_LOOKED_AT: Final = Throughput(
-    points=[],
-    reasons=["throughput is not predicted: the processors of the server's host were not looked at"],
-)
-
 _RARELY_TOO_LARGE: Final = 0.25
 """Pages that are visited rarely are hardly ever found too frequent (interval.py)."""
 
 
-def predict_memory_of_snapshots(
-    evidence: Evidence | JoinedEvidence,
-    result: PredictResult,
-    fitted: Fitted | None,
-    rules: _native.Rules,
-    *,
-    memory_bytes: int | None = None,
-    sizes_bytes: list[int] | None = None,
-    seed: int = 0,
-    changed: Changed | None = None,
-) -> PredictResult:
-    """Return the prediction with what the page cache makes of the misses, or with the reason why not.
+def memory_facts(
+    measured: MemoryFacts | None, fitted: Fitted | None, memory_bytes: int | None, pool_bytes: int
+) -> MemoryFacts:
+    """Return what is known of the memory, or supposed where only its size is.
 
     Args:
-        evidence: snapshots.
-        result: predicted from it.
+        measured: what the evidence says of it; None where that is nothing.
         fitted: the rates that the curve was made of; None where nothing was evicted.
-        rules: of the server.
-        memory_bytes: all there is to share; what the evidence says by default.
-        sizes_bytes: only at these; at all sizes of the curve by default.
-        seed: for all draws.
-        changed: what differs from what was recorded; `result` and `fitted` are with it.
+        memory_bytes: all there is to share today, where it is named.
+        pool_bytes: shared_buffers of today.
 
     Raises:
-        EvidenceError: what the evidence says of its host cannot be.
-        UsageError: a change is asked for that the evidence cannot answer.
+        NotPredicted: too little is known.
     """
-    facts = MemoryFacts.of(evidence.meta)
-    if not result.points:
-        return result
-    if changed is not None and changed.change.huge_pages is not None and facts is None:
-        raise UsageError(
-            "what huge pages change is not known: the evidence does not say what page tables take on the "
-            "server's host",
-            hint="record on the server's host: pgsweep record --source peek -o NAME.evidence",
-        )
-    if facts is not None and facts.not_simulated:
-        return without_disk_reads(result, facts.not_simulated)
-    if facts is None and memory_bytes is None:
-        return without_disk_reads(
-            result, "the evidence does not say how much memory the server's host has; name it with --ram"
+    if measured is not None and measured.not_simulated:
+        raise NotPredicted(measured.not_simulated)
+    if measured is None and memory_bytes is None:
+        raise NotPredicted(
+            "the evidence does not say how much memory the server's host has; name it with --ram"
         )
     if fitted is None:
-        return without_disk_reads(result, "nothing was evicted, so how often pages are used is not known")
+        raise NotPredicted("nothing was evicted, so how often pages are used is not known")
     if fitted.best.classes().pages.sum() <= 0:
-        return without_disk_reads(result, "nothing is left of the load")
-    if facts is None:
-        now_bytes = memory_bytes if changed is None else changed.memory_bytes or memory_bytes
-        assert now_bytes is not None
-        facts = MemoryFacts.supposed(now_bytes, result.observed.shared_buffers_bytes)
-    if changed is not None:
-        return _with_change(evidence, result, fitted, rules, facts, memory_bytes, seed, changed)
-    facts.check_asked(memory_bytes)
-    wanted = result.points
-    if sizes_bytes is not None:
-        wanted = [point for point in wanted if point.shared_buffers_bytes in sizes_bytes]
-    simulation = _OfSnapshots(
-        evidence,
-        msgspec.structs.replace(result, points=wanted),
-        fitted,
-        rules,
-        facts,
-        memory_bytes,
-        seed,
-    )
-    use = None if facts.assumed else facts.use
-    memory = msgspec.structs.replace(simulation.predict(), use=use)
-    today, before = memory, None
-    if facts.is_another(memory_bytes):
-        before = predict_memory_of_snapshots(evidence, at_today(result), fitted, rules, seed=seed)
-        today = before.memory or memory
-    costs = costs_by_times(evidence, today, result.observed.shared_buffers_bytes)
-    memory = with_savings(memory, result.points, result.observed, costs)
-    if facts.assumed:
-        loop = _NOT_LOOKED_AT
-    elif before is not None:
-        loop = throughput_with(evidence, Change(before=before), result.points, memory)
-    else:
-        loop = predict_throughput(evidence, result.observed, result.points, memory)
-    return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=loop))
+        raise NotPredicted("nothing is left of the load")
+    if measured is None:
+        assert memory_bytes is not None
+        return MemoryFacts.supposed(memory_bytes, pool_bytes)
+    return measured
 
 
-@dataclass(frozen=True, kw_only=True)
-class Changed:
-    """What differs from what was recorded.
+def disk_share_today(inputs: Inputs, fitted: Fitted | None) -> float | None:
+    """Return which share of today's misses comes from disk; None where the time of reads says nothing of it.
 
-    Attributes:
-        change: the load and the memory; `recorded` is None where today's memory is not known.
-        fitted: the load as it is; None where that is not known either.
-        memory_bytes: what pool and page cache share today, where that was named; None where not.
+    Args:
+        inputs: of a changed load or memory.
+        fitted: the load as it is; None where that is not known.
+    """
+    recorded = inputs.recorded
+    if recorded is None or read_times(inputs.observation) is None:
+        return None
+    size = inputs.result.observed.shared_buffers_bytes
+    today = [point for point in recorded.points if point.shared_buffers_bytes == size]
+    if today and recorded.memory_bytes == inputs.facts.memory_bytes:
+        return 1 - today[0].page_cache_hit_ratio
+    if fitted is None:
+        return None
+    as_is = replace(inputs, memory_bytes=None, changed=False, recorded=None)
+    return SnapshotDiskReads(as_is, fitted).share_today()
+
+
+class SnapshotDiskReads(DiskReads):
+    """Draws a load from fitted rates.
+
+    Args:
+        inputs: what else is known.
+        fitted: the rates.
+        share_today: of the misses that come from disk today, where the load or the memory is changed.
     """
 
-    change: Change
-    fitted: Fitted | None
-    memory_bytes: int | None
-
-
-def _with_change(
-    evidence: Evidence | JoinedEvidence,
-    result: PredictResult,
-    fitted: Fitted,
-    rules: _native.Rules,
-    facts: MemoryFacts,
-    memory_bytes: int | None,
-    seed: int,
-    changed: Changed,
-) -> PredictResult:
-    """Return the prediction with the disk reads of another load or memory."""
-    change, recorded = changed.change, changed.change.recorded
-    facts.check_asked(memory_bytes)
-    today = None
-    if recorded is not None and read_times(evidence) is not None:
-        now = result.observed.shared_buffers_bytes
-        at_now = [point for point in recorded.points if point.shared_buffers_bytes == now]
-        if at_now and recorded.memory_bytes == facts.memory_bytes:
-            today = 1 - at_now[0].page_cache_hit_ratio
-        elif changed.fitted is not None:
-            as_is = _OfSnapshots(evidence, result, changed.fitted, rules, facts, None, seed)
-            today = as_is.share_today()
-    then, unknown = _changed_facts(evidence, facts, change)
-    simulation = _OfSnapshots(evidence, result, fitted, rules, then, memory_bytes, seed, change, today)
-    memory = simulation.predict()
-    memory = msgspec.structs.replace(
-        memory, use=None if facts.assumed else facts.use, reasons=[*memory.reasons, *unknown]
-    )
-    costs = None if recorded is None else recorded.costs
-    costs = costs or read_costs(evidence.meta, None)
-    memory = with_savings(memory, result.points, result.observed, costs)
-    loop = _NOT_LOOKED_AT if facts.assumed else throughput_with(evidence, change, result.points, memory)
-    return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=loop))
-
-
-def _changed_facts(
-    evidence: Evidence | JoinedEvidence, facts: MemoryFacts, change: Change
-) -> tuple[MemoryFacts, list[str]]:
-    """Return the facts with the change, and what of it is not known."""
-    if facts.assumed and change.sessions_factor != 1:
-        rate = counter_rates(evidence.table("counters"))
-        milliseconds = rate("database", evidence.meta.database, "session_time")
-        if milliseconds is None:
-            why = "how many sessions there are is not known, so what more of them take is left out"
-            return facts, [why]
-        facts = facts.with_sessions(milliseconds / 1000)
-    return facts.changed(huge_pages=change.huge_pages, sessions_factor=change.sessions_factor), []
-
-
-class _OfSnapshots(Simulation):
-    """Draws a load from fitted rates."""
-
-    def __init__(
-        self,
-        evidence: Evidence | JoinedEvidence,
-        result: PredictResult,
-        fitted: Fitted,
-        rules: _native.Rules,
-        facts: MemoryFacts,
-        memory_bytes: int | None,
-        seed: int,
-        change: Change | None = None,
-        share_today: float | None = None,
-    ) -> None:
-        super().__init__(evidence, result, facts, memory_bytes, change or Change())
-        self._is_changed = change is not None
+    def __init__(self, inputs: Inputs, fitted: Fitted, share_today: float | None = None) -> None:
+        super().__init__(inputs)
         self._share_today = share_today
         self._fitted = fitted
-        self._rules = rules
-        self._seed = seed
-        self._miss_ratios = {point.shared_buffers_bytes: point.miss_ratio for point in result.points}
+        self._rules = self._observation.server.rules
+        facts = inputs.facts
+        self._miss_ratios = {point.shared_buffers_bytes: point.miss_ratio for point in self._result.points}
         self._policies: tuple[str, ...] = ("clock", "fifo", "two-lists") if facts.mglru else ("two-lists",)
         if facts.assumed:
             self._policies = ("two-lists", "clock", "fifo")
@@ -241,9 +115,9 @@ class _OfSnapshots(Simulation):
     def _caches(self, number: int) -> RateCaches:
         from pgsweep.sizing.page_cache.rate_caches import RateCaches
 
-        return RateCaches(self._fitted, self._rules, np.random.default_rng([self._seed, number]))
+        return RateCaches(self._fitted, self._rules, np.random.default_rng([self._inputs.seed, number]))
 
-    def _at(self, size_bytes: int, share: Share) -> Found:
+    def _at(self, size_bytes: int, share: Share) -> SizeReads:
         from pgsweep.sizing.page_cache.rate_caches import PageCache
 
         blocks, facts = max(size_bytes // BLOCK_BYTES, 16), self._facts
@@ -264,7 +138,7 @@ class _OfSnapshots(Simulation):
         if np.isinf(caches.of_closed_form(self._fitted.best, blocks, small.capacity_bytes)[1]):
             # All fits at the least that it may be: no rule, draw or write makes a difference then.
             (best,) = caches.at(blocks, [small])
-            return Found(share=share, best=best, others=[])
+            return SizeReads(share=share, best=best, others=[])
         best, reference, *rest = caches.at(blocks, [likely, plain, *others])
         rest += self._caches(1).at(blocks, [likely])
         if self._writes:
@@ -272,9 +146,11 @@ class _OfSnapshots(Simulation):
             rest.append(unwritten)
         below, above, closed = self._off(caches, blocks, size_bytes, share)
         rest.append(self._with_closed_form(best, reference, closed, size_bytes))
-        return Found(share=share, best=best, others=rest, below=below, above=above)
+        return SizeReads(share=share, best=best, others=rest, below=below, above=above)
 
-    def _with_closed_form(self, best: Behind, reference: Behind, closed: float, size_bytes: int) -> Behind:
+    def _with_closed_form(
+        self, best: SimulatedReads, reference: SimulatedReads, closed: float, size_bytes: int
+    ) -> SimulatedReads:
         """Return the best estimate, off by as much as the closed form is.
 
         Args:
@@ -307,12 +183,12 @@ class _OfSnapshots(Simulation):
         halves = [caches.of_closed_form(half, blocks, capacity)[0] for half in fitted.halves]
         below = above = 0.0
         if len(halves) == 2:
-            chance = _Z90 * abs(halves[0] - halves[1]) / 2
+            chance = Z90 * abs(halves[0] - halves[1]) / 2
             below = above = float(np.hypot(chance, abs(closed - float(np.mean(halves)))))
         centre, drawn = fitted.drawn
         middle = caches.of_closed_form(centre, blocks, capacity)[0]
         spread = [caches.of_closed_form(one, blocks, capacity)[0] - middle for one in drawn]
-        deviation = _Z90 * float(np.sqrt(np.mean(np.square(spread))))
+        deviation = Z90 * float(np.sqrt(np.mean(np.square(spread))))
         # The larger a pool of the size of both caches is, the less is known about what it would miss.
         doublings = max(0.0, float(np.log2((size_bytes + capacity) / max(self._today_bytes, 1))))
         rare = fitted.short * doublings * float(np.sqrt(max(doublings, 1.0)))
@@ -327,7 +203,7 @@ class _OfSnapshots(Simulation):
         )
 
     def _group_names(self) -> list[str]:
-        names = relation_names(self._evidence.table("relations"))
+        names = self._observation.relation_names
         return [names[group.relations[0]] for group in self._fitted.groups[:-2]]
 
     def share_today(self) -> float:
@@ -335,16 +211,16 @@ class _OfSnapshots(Simulation):
         return self._today({}).disk_share
 
     def _against_measured(
-        self, found: dict[int, Found], reasons: list[str]
+        self, found: dict[int, SizeReads], reasons: list[str]
     ) -> tuple[float, float | None, float | None]:
-        if self._is_changed and self._change.recorded is None:
+        if self._inputs.changed and self._inputs.recorded is None:
             reasons.append(
                 "today's memory was not given (--ram), so the simulation is not checked against today's reads"
             )
             return 1.0, None, None
         said: list[str] = []
         factor, measured, simulated = super()._against_measured(found, said)
-        times = read_times(self._evidence)
+        times = read_times(self._observation)
         if times is None:
             reasons += said
             return factor, measured, simulated

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.estimate import Doubt
+from pgsweep.sizing.observed import gained
 from pgsweep.sizing.snapshots.consistency import Tally, doubts
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.scan_counts import by_rings, scanned_blocks
 from pgsweep.units import BLOCK_BYTES
 
-if TYPE_CHECKING:
-    from pgsweep.evidence.exported import TraceTables
-    from pgsweep.evidence.schema import EvidenceMeta
-
 Floats = NDArray[np.float64]
-Rate = Callable[[str, str, str], float | None]
-"""Returns the growth per second of a counter, by scope, object and name; None where it is not there."""
 
 _PARTS = 8
-
-_NOT_REPORTED = ("host", "pool")
-"""Scopes of counters that the recorder reads itself."""
-
-_MOST_DELAY_SECONDS = 1.5
-"""Most seconds by which the statistics lag at one end of a recording."""
 
 _OWN_SHARE = 0.95
 """From this share of the server's accesses on, pg_stat_io, which has no databases, counts as this one's."""
@@ -189,75 +175,6 @@ def _ring_accesses(series: dict[tuple[str, str, str], Floats], database: str, sp
     if not known or span <= 0 or of_this < _OWN_SHARE * of_all:
         return None
     return found / span
-
-
-def series_of(counters: Table, scope: str, named: str, name: str) -> Floats:
-    """Return the values of one counter, from the first sample of its scope on; none where it is not there.
-
-    A counter that is not in the first sample was 0 there.
-    """
-    kind = counters["scope"] == scope
-    rows = np.flatnonzero(kind & (counters["object"] == named) & (counters["name"] == name))
-    values = counters["value"][rows].astype(np.float64)
-    if len(rows) and counters["seconds"][rows[0]] > counters["seconds"][kind].min():
-        return np.concatenate([np.zeros(1), values])
-    return values
-
-
-def gained(values: Floats) -> float:
-    """Return by how much a counter rose in all, also where it was reset or its object dropped meanwhile.
-
-    What was counted between the last sample and the reset is not in it.
-    """
-    rises = np.diff(values)
-    return float(np.where(rises < 0, values[1:], rises).sum())
-
-
-def rates_of(evidence: TraceTables) -> Rate:
-    """Return what gives the growth per second of a counter of a recording; None where it is not there."""
-    counters = evidence.table("counters")
-    return counter_rates(counters, statistics_factor(evidence.meta, counters))
-
-
-def statistics_factor(meta: EvidenceMeta, counters: Table) -> float:
-    """Return how many times as much happened in a second as the server's statistics say; 1 where not known.
-
-    Sessions report what they did once a second (src/backend/utils/activity/pgstat.c, PGSTAT_MIN_INTERVAL),
-    each at times of its own. So up to a second of what each did before a recording is counted in it, and as
-    much is not counted at its end: of eight seconds with four sessions 2 to 8%. A trace has seen all accesses
-    at their time. What else a session did is reported together with them.
-    """
-    counted = counter_rates(counters)
-    names = ("blks_hit", "blks_read")
-    accesses = sum(counted("database", meta.database, name) or 0.0 for name in names)
-    if accesses <= 0 or not 0 < meta.accesses_per_second < math.inf:
-        return 1.0
-    factor = meta.accesses_per_second / accesses
-    # More than that is no delay: then the trace and the statistics are not of the same accesses.
-    return factor if abs(factor - 1) * max(meta.seconds, 1.0) <= _MOST_DELAY_SECONDS else 1.0
-
-
-def counter_rates(counters: Table, factor: float = 1.0) -> Rate:
-    """Return what gives the growth per second of a counter; None where it is not there.
-
-    Args:
-        counters: of a recording.
-        factor: by which the rates of the server's statistics are multiplied (`statistics_factor`).
-    """
-
-    def rate(scope: str, named: str, name: str) -> float | None:
-        values = series_of(counters, scope, named, name)
-        if not len(values):
-            return None
-        seconds = counters["seconds"][counters["scope"] == scope]
-        span = float(seconds.max() - seconds.min())
-        # What is read of the host is no counter that is reset, but a sum over processes, of which some end.
-        grown = float(values[-1] - values[0]) if scope == "host" else gained(values)
-        if span <= 0 or grown < 0:
-            return None
-        return grown / span * (1.0 if scope in _NOT_REPORTED else factor)
-
-    return rate
 
 
 def _relations_gained(

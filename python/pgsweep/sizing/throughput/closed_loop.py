@@ -17,7 +17,7 @@ point is searched for. Where l is 1 throughout, the disk is a delay.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -27,24 +27,6 @@ _SMALLEST: Final = 1e-40
 _STEPS: Final = 50
 
 _Weights: TypeAlias = NDArray[np.float64]
-
-
-def throughput(sessions: float, *, delay_seconds: float, demand_seconds: float, processors: float) -> float:
-    """Return transactions per second.
-
-    Args:
-        sessions: in the loop; a fractional number is interpolated.
-        delay_seconds: of a transaction outside the processors.
-        demand_seconds: processor time of a transaction.
-        processors: that serve them; may be fractional, if others use a part of them.
-    """
-    return flow(
-        sessions,
-        None,
-        delay_seconds=delay_seconds,
-        demand_seconds=demand_seconds,
-        processors=processors,
-    ).throughput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,106 +63,84 @@ class Flow:
         )
 
 
-def flow(
-    sessions: float,
-    station: Station | None,
-    *,
-    delay_seconds: float,
-    demand_seconds: float,
-    processors: float,
-) -> Flow:
-    """Return throughput and depth.
+@dataclass(frozen=True, kw_only=True)
+class ClosedLoop:
+    """What a transaction takes, and what serves it.
 
-    Args:
-        sessions: in the loop.
-        station: the disk; None where it is a part of the delay.
+    Attributes:
         delay_seconds: of a transaction outside processors and disk.
         demand_seconds: processor time of a transaction.
-        processors: that serve them.
+        processors: that serve them; may be fractional, if others use a part of them.
+        disk: None where it is a part of the delay.
     """
-    whole = math.floor(processors)
-    fewer = _flow(sessions, station, delay_seconds, demand_seconds, whole) if whole else Flow(0.0, 0.0)
-    if whole == processors:
-        return fewer
-    more = _flow(sessions, station, delay_seconds, demand_seconds, whole + 1)
-    return fewer.towards(more, processors - whole)
+
+    delay_seconds: float
+    demand_seconds: float
+    processors: float
+    disk: Station | None = None
+
+    def throughput(self, sessions: float) -> float:
+        """Return transactions per second; a fractional number of sessions is interpolated."""
+        return self.flow(sessions).throughput
+
+    def flow(self, sessions: float) -> Flow:
+        """Return throughput and depth."""
+        whole = math.floor(self.processors)
+        fewer = self._flow(sessions, whole) if whole else Flow(0.0, 0.0)
+        if whole == self.processors:
+            return fewer
+        return fewer.towards(self._flow(sessions, whole + 1), self.processors - whole)
+
+    def delay_for(self, measured: float, sessions: float) -> float | None:
+        """Return the delay with which it reaches a throughput; None where it cannot even without any."""
+        if replace(self, delay_seconds=0.0).throughput(sessions) < measured:
+            return None
+        low, high = 0.0, sessions / measured
+        for _ in range(60):
+            middle = (low + high) / 2
+            more = replace(self, delay_seconds=middle).throughput(sessions) > measured
+            low, high = (middle, high) if more else (low, middle)
+        return (low + high) / 2
+
+    def waiting(self, waited_seconds: float, slower: NDArray[np.float64], sessions: float) -> ClosedLoop:
+        """Return the loop with the disk at which a transaction waits for that time.
+
+        The waiting grows with what a transaction needs of the disk, and is at least that; so the interval is
+        halved a fixed number of times.
+        """
+        low, high = 0.0, waited_seconds
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            found = replace(self, disk=Station(seconds=middle, slower=slower)).flow(sessions)
+            more = found.depth > waited_seconds * found.throughput
+            low, high = (low, middle) if more else (middle, high)
+        return replace(self, disk=Station(seconds=(low + high) / 2, slower=slower))
+
+    def sessions_at_disk(self, sessions: int) -> NDArray[np.float64]:
+        """Return how likely 0, 1, ..., all sessions are at the disk; the processors are a whole number."""
+        disk, rest, _ = _places(sessions, self, int(self.processors))
+        shares = disk * rest[::-1]
+        found: NDArray[np.float64] = shares / shares.sum()
+        return found
+
+    def _flow(self, sessions: float, processors: int) -> Flow:
+        whole = math.floor(sessions)
+        disk, rest, unit = _places(whole + 1, self, processors)
+        sums = [_ways(disk, rest, n) for n in (whole - 1, whole, whole + 1)]
+        if self.disk is None:
+            depths = [0.0, 0.0]
+        else:
+            depths = [_ways(disk * np.arange(whole + 2), rest, whole + n) / sums[n + 1] for n in (0, 1)]
+        below, above = (Flow(sums[n] / sums[n + 1] / unit, depths[n]) for n in (0, 1))
+        return below.towards(above, sessions - whole)
 
 
-def delay_for(measured: float, *, sessions: float, demand_seconds: float, processors: float) -> float | None:
-    """Return the delay with which the loop reaches a throughput; None where it cannot even without any."""
-    if (
-        throughput(sessions, delay_seconds=0.0, demand_seconds=demand_seconds, processors=processors)
-        < measured
-    ):
-        return None
-    low, high = 0.0, sessions / measured
-    for _ in range(60):
-        middle = (low + high) / 2
-        found = throughput(
-            sessions, delay_seconds=middle, demand_seconds=demand_seconds, processors=processors
-        )
-        low, high = (middle, high) if found > measured else (low, middle)
-    return (low + high) / 2
-
-
-def station_for(
-    waited_seconds: float,
-    slower: NDArray[np.float64],
-    sessions: float,
-    *,
-    delay_seconds: float,
-    demand_seconds: float,
-    processors: float,
-) -> Station:
-    """Return the disk at which a transaction waits for that time, all else as in `flow`.
-
-    The waiting grows with what a transaction needs of the disk, and is at least that; so the interval is
-    halved a fixed number of times.
-    """
-    low, high = 0.0, waited_seconds
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        found = flow(
-            sessions,
-            Station(seconds=middle, slower=slower),
-            delay_seconds=delay_seconds,
-            demand_seconds=demand_seconds,
-            processors=processors,
-        )
-        more = found.depth > waited_seconds * found.throughput
-        low, high = (low, middle) if more else (middle, high)
-    return Station(seconds=(low + high) / 2, slower=slower)
-
-
-def sessions_at_disk(
-    sessions: int, station: Station, *, delay_seconds: float, demand_seconds: float, processors: int
-) -> NDArray[np.float64]:
-    """Return how likely 0, 1, ..., all sessions are at the disk."""
-    disk, rest, _ = _places(sessions, station, delay_seconds, demand_seconds, processors)
-    shares = disk * rest[::-1]
-    found: NDArray[np.float64] = shares / shares.sum()
-    return found
-
-
-def _flow(sessions: float, station: Station | None, delay: float, demand: float, processors: int) -> Flow:
-    whole = math.floor(sessions)
-    disk, rest, unit = _places(whole + 1, station, delay, demand, processors)
-    sums = [_ways(disk, rest, n) for n in (whole - 1, whole, whole + 1)]
-    if station is None:
-        depths = [0.0, 0.0]
-    else:
-        depths = [_ways(disk * np.arange(whole + 2), rest, whole + n) / sums[n + 1] for n in (0, 1)]
-    below, above = (Flow(sums[n] / sums[n + 1] / unit, depths[n]) for n in (0, 1))
-    return below.towards(above, sessions - whole)
-
-
-def _places(
-    most: int, station: Station | None, delay: float, demand: float, processors: int
-) -> tuple[_Weights, _Weights, float]:
+def _places(most: int, loop: ClosedLoop, processors: int) -> tuple[_Weights, _Weights, float]:
     """Return the weights of 0 to `most` sessions at the disk, and elsewhere, and their unit of time.
 
     Without a disk they are those of the delay, and of the processors.
     """
+    station, delay, demand = loop.disk, loop.delay_seconds, loop.demand_seconds
     counts = np.arange(1, most + 1, dtype=float)
     servers = np.minimum(counts, processors)
     waits = np.zeros(most) if station is None else station.seconds * station.slower[:most] / counts

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.records.prediction import DiskLatency
-from pgsweep.sizing.throughput.closed_loop import Station, sessions_at_disk, station_for, throughput
+from pgsweep.sizing.throughput.closed_loop import ClosedLoop, Station
+from pgsweep.units import Z90
 
 _LEVEL: Final = 0.15
 """Where the reads per second grow by less than this power of the depth, the device has levelled off."""
-
-_NINETY_PERCENT: Final = 1.645
-"""Standard errors of a mean that bound 90%."""
 
 _FLAT: Final = 1e-9
 _CORRECTIONS: Final = 8
@@ -37,42 +35,23 @@ _Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The loop of sessions beside which the latencies were measured.
+    """The sessions beside which the latencies were measured.
 
     Attributes:
         sessions: in the loop.
         waited_seconds: that a transaction waits for the disk.
-        rest_seconds: of a transaction outside processors and disk.
-        demand_seconds: processor time of a transaction.
-        processors: that serve them.
+        loop: all else that a transaction takes.
     """
 
     sessions: float
     waited_seconds: float
-    rest_seconds: float
-    demand_seconds: float
-    processors: float
+    loop: ClosedLoop
 
     def depth(self, times: float) -> float:
         """Return the sessions at the disk where each waits that many times as long."""
         waited = self.waited_seconds * times
-        return waited * throughput(
-            self.sessions,
-            delay_seconds=self.rest_seconds + waited,
-            demand_seconds=self.demand_seconds,
-            processors=self.processors,
-        )
-
-    def station(self, slower: _Numbers) -> Station:
-        """Return the disk that makes a transaction wait as long as it does."""
-        return station_for(
-            self.waited_seconds,
-            slower,
-            self.sessions,
-            delay_seconds=self.rest_seconds,
-            demand_seconds=self.demand_seconds,
-            processors=self.processors,
-        )
+        slower = replace(self.loop, delay_seconds=self.loop.delay_seconds + waited)
+        return waited * slower.throughput(self.sessions)
 
 
 @dataclass(frozen=True)
@@ -101,7 +80,7 @@ def curves_of(latencies: Sequence[DiskLatency], load: Load, most: int | None = N
         return DiskCurves([None] * 5, None)
     most = math.floor(load.sessions) + 1 if most is None else most
     means = np.array([one.seconds for one in latencies])
-    errors = np.array([one.error_seconds for one in latencies]) * _NINETY_PERCENT
+    errors = np.array([one.error_seconds for one in latencies]) * Z90
     weights = [one.reads for one in latencies]
     depths, seconds = _alone(latencies, load, never_falling(means, weights))
     correction = seconds / means
@@ -141,17 +120,16 @@ def _alone(latencies: Sequence[DiskLatency], load: Load, measured: _Numbers) -> 
     sessions = max(1, round(load.sessions))
     for _ in range(_CORRECTIONS):
         curve = seconds_by_depth(depths, seconds, sessions + max(probes), _LIKELY_BELOW)
-        station = load.station(curve / curve[0])
+        disk = load.loop.waiting(load.waited_seconds, curve / curve[0], load.sessions).disk
+        assert disk is not None
         found = []
         for probe in probes:
             # With probes there, sessions share the disk with them: they are served as if that many more were.
-            there = sessions_at_disk(
-                sessions,
-                Station(seconds=station.seconds, slower=station.slower[probe:]),
-                delay_seconds=load.rest_seconds,
-                demand_seconds=load.demand_seconds,
-                processors=max(1, round(load.processors)),
-            )
+            there = replace(
+                load.loop,
+                processors=max(1, round(load.loop.processors)),
+                disk=Station(seconds=disk.seconds, slower=disk.slower[probe:]),
+            ).sessions_at_disk(sessions)
             found.append(1 / float(np.sum(there / curve[probe - 1 : probe + sessions])))
         corrected = never_falling(seconds * measured / np.array(found), [1] * len(probes))
         # Nor do the reads per second fall as more are in flight: neighbours where they would are averaged.

@@ -12,17 +12,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pgsweep.evidence.processor_times import copy_of, paces_of
 from pgsweep.host.processor_pace import Pace
 from pgsweep.records.prediction import DiskLatency
-from pgsweep.sizing.throughput.closed_loop import delay_for, throughput
+from pgsweep.sizing.throughput.closed_loop import ClosedLoop
 from pgsweep.sizing.throughput.measured_loop import Loop, Refused, measure_loop
-from pgsweep.units import format_percent, format_plain
+from pgsweep.units import Z90, format_percent, format_plain
 
 if TYPE_CHECKING:
-    from pgsweep.evidence.store import Evidence
-
-Z90: Final = 1.645
+    from pgsweep.sizing.observed import Observation, Server
 
 _SAME: Final = 0.05
 """A smaller difference of a time means nothing: on a quiet host samples differ by as much."""
@@ -52,14 +49,14 @@ class PaceEffect:
     reasons: list[str]
 
 
-def effect_of_pace(before: Evidence, after: Evidence) -> PaceEffect:
+def effect_of_pace(before: Observation, after: Observation) -> PaceEffect:
     """Return what the host's pace in two recordings makes of the second one's throughput."""
     try:
         loop: Loop | None = measure_loop(after)
     except Refused:
         loop = None
-    copies = [copy_of(one.meta) for one in (before, after)]
-    paces = paces_of(before.meta, after.meta)
+    copies = [one.server.copy_seconds for one in (before, after)]
+    paces = paces_of(before.server, after.server)
     reasons: list[str] = []
     if loop is not None and paces is not None:
         factor, error = _of_processors(loop, *paces)
@@ -80,6 +77,13 @@ def effect_of_pace(before: Evidence, after: Evidence) -> PaceEffect:
     return PaceEffect(factor=factor, error=math.hypot(error, disk, _START, _START), reasons=reasons)
 
 
+def paces_of(before: Server, after: Server) -> tuple[Pace, Pace] | None:
+    """Return how fast the processors were in two recordings; None where that cannot be compared."""
+    if before.pace is None or after.pace is None or before.pace_by != after.pace_by:
+        return None
+    return before.pace, after.pace
+
+
 def _of_processors(loop: Loop, before: Pace, after: Pace) -> tuple[float, float]:
     """Return the throughput as a multiple of that at the pace before, and the standard error of that."""
     longer = after.seconds / before.seconds
@@ -98,21 +102,15 @@ def _if_work_took(loop: Loop, times: float, reads: float = 1.0) -> float:
         reads: how many times as long it waits for reads.
     """
     for one in (loop.with_clients(), loop):
-        delay = delay_for(
-            one.transactions_per_second,
-            sessions=one.sessions,
-            demand_seconds=one.demand_seconds,
-            processors=one.processors,
-        )
+        delay = one.delay_seconds()
         if delay is None:
             continue
         waited = min(loop.read_seconds / loop.transactions_per_second, delay)
-        then = throughput(
-            one.sessions,
+        then = ClosedLoop(
             delay_seconds=delay + waited * (reads - 1),
             demand_seconds=one.demand_seconds * times,
             processors=one.processors,
-        )
+        ).throughput(one.sessions)
         return then / one.transactions_per_second
     # The processors alone do not allow what was measured, so they are the limit.
     return 1 / times

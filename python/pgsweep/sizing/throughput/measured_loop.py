@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pgsweep.evidence.disk_latency import latencies_of
-from pgsweep.evidence.processor_times import copy_of, nanoseconds
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.records.prediction import DiskLatency
-from pgsweep.sizing.snapshots.totals import rates_of, series_of
+from pgsweep.sizing.throughput.closed_loop import ClosedLoop
 from pgsweep.sizing.throughput.timed_reads import waited_per_second
 from pgsweep.units import format_percent
 
 if TYPE_CHECKING:
-    from pgsweep.evidence.exported import TraceTables
-    from pgsweep.evidence.store import EvidenceMeta
-    from pgsweep.sizing.snapshots.totals import Rate
+    from pgsweep.sizing.observed import Observation, Rate, Server
 
 MOST_SESSIONS: Final = 10_000
 
@@ -82,6 +78,11 @@ class Loop:
     latencies: list[DiskLatency]
     no_latencies: str
 
+    def delay_seconds(self) -> float | None:
+        """Return what a transaction takes outside the processors; None where these alone are too slow."""
+        loop = ClosedLoop(delay_seconds=0.0, demand_seconds=self.demand_seconds, processors=self.processors)
+        return loop.delay_for(self.transactions_per_second, self.sessions)
+
     def with_clients(self) -> Loop:
         """Return the loop whose transactions take the time of the other programs too, as clients' do.
 
@@ -97,61 +98,58 @@ class Loop:
         )
 
 
-def measure_loop(evidence: TraceTables) -> Loop:
+def measure_loop(observation: Observation) -> Loop:
     """Return the loop that the counters show.
 
     Raises:
         Refused: they do not show one.
     """
-    meta = evidence.meta
-    timing = meta.settings.get("track_io_timing") == "on"
-    waited = None if timing else waited_per_second(evidence)
+    server = observation.server
+    timing = server.io_is_timed
+    waited = None if timing else waited_per_second(observation)
     if not timing and waited is None:
         raise Refused(
             "how long sessions wait for reads was not measured (ALTER SYSTEM SET track_io_timing = on; a "
             "reload, then record again; or, as root on the server's host, pgsweep record --time-reads)"
         )
-    copy = copy_of(meta)
-    processors = meta.host.get("processors", "")
+    copy = server.copy_seconds
+    count = _processors(server)
     if copy is None:
         raise Refused(
             "what a copy from the page cache takes was not measured (record on the server's host, with "
             "--source peek or trace)"
         )
-    if not (processors.isdecimal() and 0 < int(processors) < 10_000):
+    if count is None:
         raise Refused("the evidence was recorded by an earlier pgsweep, which measured no processor times")
-    counters = evidence.table("counters")
-    counted = [series_of(counters, "database", meta.database, name) for name in _OF_DATABASE]
-    if STATISTICS_RESET in meta.warnings or any((np.diff(values) < 0).any() for values in counted):
+    counters = observation.counters
+    counted = [counters.series("database", server.database, name) for name in _OF_DATABASE]
+    if STATISTICS_RESET in server.warnings or any((np.diff(values) < 0).any() for values in counted):
         raise Refused(f"{STATISTICS_RESET}, so what was counted shortly before that is lost")
-    rate = rates_of(evidence)
-    host = {name: rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host")}
-    base = {name: rate("database", meta.database, name) for name in _OF_DATABASE}
-    server, busy = host["server"], host["host"]
-    if server is None or busy is None or base["active_time"] is None or base["session_time"] is None:
+    rate = counters.rate
+    base = {name: rate("database", server.database, name) for name in _OF_DATABASE}
+    own, busy = (rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host"))
+    if own is None or busy is None or base["active_time"] is None or base["session_time"] is None:
         raise Refused("the processor time of the server or the time of its sessions was not measured")
     commits = (base["xact_commit"] or 0.0) + (base["xact_rollback"] or 0.0)
-    if commits * meta.seconds < _FEWEST_TRANSACTIONS:
+    if commits * server.seconds < _FEWEST_TRANSACTIONS:
         raise Refused("too few transactions ended while it was observed")
     active = base["active_time"] / 1000
     sessions = max(base["session_time"] / 1000, active)
-    others = max(0.0, busy - server)
-    count = int(processors)
-    allowed = _server_processors(meta.host, count)
+    others = max(0.0, busy - own)
+    allowed = _server_processors(server.host, count)
     if count - others < (1 - _MOST_OTHERS) * allowed:
         raise Refused(f"others use {format_percent(others / count)} of the processors")
     if sessions > MOST_SESSIONS or active <= 0:
         raise Refused("the times of the sessions are impossible")
-    latencies, no_latencies = latencies_of(meta.host)
-    pages, written = _written_by_sessions(rate, meta.database)
+    pages, written = _written_by_sessions(rate, server.database)
     writing = min(written, pages * copy * _COPIES_OF_A_WRITE)
     return Loop(
         sessions=sessions,
         transactions_per_second=commits,
         active_seconds=active / commits,
-        demand_seconds=min(server, count) / commits,
-        recording_seconds=_recording_seconds(meta) / commits,
-        processors=max(min(count - others, allowed), server),
+        demand_seconds=min(own, count) / commits,
+        recording_seconds=_recording_seconds(server) / commits,
+        processors=max(min(count - others, allowed), own),
         limited=allowed < count - others,
         others=others,
         read_seconds=(base["blk_read_time"] or 0.0) / 1000 if waited is None else waited,
@@ -159,11 +157,17 @@ def measure_loop(evidence: TraceTables) -> Loop:
         write_seconds=writing,
         write_wait_seconds=written - writing,
         copy_seconds=copy,
-        cold_read_seconds=nanoseconds(meta.host, "cold_read_nanoseconds"),
+        cold_read_seconds=server.host_seconds("cold_read_nanoseconds"),
         dirty_share=_dirty_share(rate, pages),
-        latencies=latencies,
-        no_latencies=no_latencies,
+        latencies=server.latencies,
+        no_latencies=server.no_latencies,
     )
+
+
+def _processors(server: Server) -> int | None:
+    """Return how many processors the host has; None where that was not recorded."""
+    text = server.host.get("processors", "")
+    return int(text) if text.isdecimal() and 0 < int(text) < 10_000 else None
 
 
 def _server_processors(host: dict[str, str], count: int) -> float:
@@ -197,14 +201,11 @@ def _dirty_share(rate: Rate, written_by_sessions: float) -> float:
     return min((written_by_sessions + (clean or 0.0)) / gone, 1.0) if gone else 0.0
 
 
-def others_share(evidence: TraceTables) -> float | None:
+def others_share(observation: Observation) -> float | None:
     """Return which share of the processors other programs used; None where it was not measured."""
-    processors = evidence.meta.host.get("processors", "")
-    rate = rates_of(evidence)
-    server, busy = (rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host"))
-    if server is None or busy is None or not processors.isdecimal() or not 0 < int(processors) < 10_000:
-        return None
-    return max(0.0, busy - server) / int(processors)
+    count, rate = _processors(observation.server), observation.counters.rate
+    own, busy = (rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host"))
+    return None if own is None or busy is None or count is None else max(0.0, busy - own) / count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,11 +223,10 @@ class Sessions:
     transaction_seconds: float
 
 
-def sessions_of(evidence: TraceTables) -> Sessions | None:
+def sessions_of(observation: Observation) -> Sessions | None:
     """Return how many sessions there were and how long they paused; None where it was not counted."""
-    rate = rates_of(evidence)
     connected, active, ended = (
-        rate("database", evidence.meta.database, name)
+        observation.counters.rate("database", observation.server.database, name)
         for name in ("session_time", "active_time", "xact_commit")
     )
     if not connected or active is None or not ended:
@@ -238,8 +238,8 @@ def sessions_of(evidence: TraceTables) -> Sessions | None:
     )
 
 
-def _recording_seconds(meta: EvidenceMeta) -> float:
+def _recording_seconds(server: Server) -> float:
     """Return the processor time that the probes took of the server in one second; 0 where it is not known."""
-    known = meta.overhead.get("event_cost_seconds", 0.0) * meta.overhead.get("events", 0.0)
+    known = server.overhead.get("event_cost_seconds", 0.0) * server.overhead.get("events", 0.0)
     # The events are those until the probes were gone; older evidence takes that to be its length.
-    return float(known / max(meta.overhead.get("probed_seconds", meta.seconds), 1e-9))
+    return float(known / max(server.overhead.get("probed_seconds", server.seconds), 1e-9))

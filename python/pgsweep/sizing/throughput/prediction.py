@@ -49,22 +49,19 @@ measured.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-import numpy as np
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pgsweep.records.prediction import MemoryPrediction, Observed, Throughput, ThroughputPoint
 from pgsweep.sizing.page_cache.memory_shares import is_another_memory
-from pgsweep.sizing.throughput.closed_loop import Station, delay_for, flow, station_for, throughput
-from pgsweep.sizing.throughput.disk_curve import CURVE_ENDS, Load, curves_of
+from pgsweep.sizing.throughput.disk_waits import DiskWaits
 from pgsweep.sizing.throughput.measured_loop import MOST_SESSIONS, Loop, Refused, measure_loop
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 
 if TYPE_CHECKING:
-    from pgsweep.evidence.exported import TraceTables
-    from pgsweep.evidence.store import EvidenceMeta
     from pgsweep.records.prediction import CurvePoint, DiskPoint
+    from pgsweep.sizing.observed import Observation, Server
 
 _MOST_REST: Final = 0.5
 """The share of the time of active transactions from which on the rest dominates."""
@@ -78,9 +75,6 @@ reads."""
 
 _MARGIN: Final = 0.03
 """The error of the model itself: what is left of it in benchmarks/advise."""
-
-_COLD_READ_SECONDS: Final = 30e-6
-"""Processor time of a disk read where it was not measured: assumed."""
 
 _BEYOND_READER: Final = (1.0, 1.25, 1.75)
 """What a disk read takes of the processors, as multiples of what its reader takes: at least, likely, at most.
@@ -111,45 +105,44 @@ _ONLY_COPIES: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Then:
-    """Another memory, or another number of sessions, each of which does what one of today does.
+class ReadLoad:
+    """What sessions read at each size.
 
     Attributes:
-        sessions_factor: this many times the sessions.
         curve: the miss ratios.
-        memory: the disk reads, of this many times the accesses.
+        memory: the disk reads, of `sessions_factor` times the accesses of today.
+        sessions_factor: this many times the sessions of today, each of which does what one of today does.
     """
 
-    sessions_factor: float
     curve: list[CurvePoint]
     memory: MemoryPrediction
+    sessions_factor: float = 1.0
+
+    def miss_ratios(self) -> dict[int, float]:
+        """Return the miss ratio at each size."""
+        return {point.shared_buffers_bytes: point.miss_ratio for point in self.curve}
 
 
 def predict_throughput(
-    evidence: TraceTables,
-    observed: Observed,
-    curve: list[CurvePoint],
-    memory: MemoryPrediction,
-    then: Then | None = None,
+    observation: Observation, observed: Observed, now: ReadLoad, then: ReadLoad | None = None
 ) -> Throughput:
     """Return the throughput at each size that has disk reads, or why there is none.
 
     Args:
-        evidence: a trace, or snapshots recorded on the server's host.
+        observation: a trace, or snapshots recorded on the server's host.
         observed: measured by it.
-        curve: the miss ratios.
-        memory: the disk reads.
-        then: what differs; the throughput is with it, as a ratio to today's without.
+        now: with the memory and the sessions that were observed.
+        then: with others; the throughput is with it, as a ratio to today's with `now`.
     """
     try:
-        _refuse_another_memory(evidence.meta, memory)
-        return _predict(measure_loop(evidence), observed, curve, memory, then)
+        _refuse_another_memory(observation.server, now.memory)
+        return _predict(measure_loop(observation), observed, now, then)
     except Refused as refused:
         return Throughput(points=[], reasons=[f"throughput is not predicted: {refused}"])
 
 
-def _refuse_another_memory(meta: EvidenceMeta, memory: MemoryPrediction) -> None:
-    recorded, asked = meta.host.get("memory_bytes", ""), memory.memory_bytes
+def _refuse_another_memory(server: Server, memory: MemoryPrediction) -> None:
+    recorded, asked = server.host.get("memory_bytes", ""), memory.memory_bytes
     if recorded.isdecimal() and len(recorded) < 16 and is_another_memory(int(recorded), asked):
         raise Refused(
             f"sessions waited with {format_bytes(int(recorded))} of memory, not with {format_bytes(asked)}; "
@@ -260,120 +253,6 @@ def _assumed(loop: Loop, factor: float) -> list[str]:
     return found
 
 
-class _DiskWaits:
-    """What waiting for the disk makes of the throughput.
-
-    Args:
-        loop: of today.
-        read_seconds: that a transaction waits for reads from disk.
-        delay_seconds: that it takes outside the processors, this included.
-        now: the disk reads of today.
-        sessions: that there are then.
-    """
-
-    def __init__(
-        self, loop: Loop, read_seconds: float, delay_seconds: float, now: _Disk, sessions: float
-    ) -> None:
-        cold = loop.cold_read_seconds
-        self.cold_seconds = _COLD_READ_SECONDS if cold is None else cold
-        self.unrecorded = max(loop.demand_seconds - loop.recording_seconds, loop.demand_seconds / 2)
-        self._loop = loop
-        self._reads = read_seconds
-        self._delay = delay_seconds
-        waited = self.waited(now)
-        self.depth = loop.transactions_per_second * waited
-        found = curves_of(
-            loop.latencies,
-            Load(
-                sessions=loop.sessions,
-                waited_seconds=waited,
-                rest_seconds=delay_seconds - waited,
-                demand_seconds=loop.demand_seconds,
-                processors=loop.processors,
-            ),
-            math.floor(max(sessions, loop.sessions)) + 1,
-        )
-        self._then_sessions = sessions
-        self._curves = found.curves
-        self._likely = [0]
-        if sessions != loop.sessions and not loop.latencies:
-            one_by_one = np.arange(1.0, math.floor(max(sessions, loop.sessions)) + 2)
-            self._likely.append(len(self._curves))
-            self._curves = [*self._curves, one_by_one]
-        self.most_reads_per_second = found.most_reads_per_second
-        self._known: dict[tuple[float, int], tuple[Station, float]] = {}
-
-    @property
-    def curve_ends(self) -> list[tuple[int, int]]:
-        """The numbers of curves that are the two ends of what is not known exactly of the likely one, 0."""
-        pairs = [pair for pair in CURVE_ENDS if any(self._curves[end] is not None for end in pair)]
-        return pairs if len(self._likely) == 1 else [*pairs, (self._likely[0], self._likely[1])]
-
-    def waited(self, now: _Disk) -> float:
-        """Return the waiting of a transaction today, without the processor time in it.
-
-        Where reads seem to take more than all, they take all that is not processor time.
-        """
-        busy = now.reads / self._loop.transactions_per_second * self.cold_seconds
-        return min(max(0.0, self._reads - busy), self._delay)
-
-    def ratio(
-        self, waited: float, longer: float, demand: float, curve: int | None, delayed: float = 0.0
-    ) -> float:
-        """Return the throughput, divided by that of today.
-
-        Args:
-            waited: today.
-            longer: by which factor a transaction waits longer, were the depth the same.
-            demand: processor time of a transaction.
-            curve: which of the curves; the likely one by default.
-            delayed: seconds that a transaction is delayed longer.
-        """
-        loop = self._loop
-        if curve is None:
-            likely = [self.ratio(waited, longer, demand, one, delayed) for one in self._likely]
-            return math.prod(likely) ** (1 / len(likely))
-        slower = self._curves[curve]
-        if slower is None:
-            base, changed = (
-                throughput(
-                    sessions,
-                    delay_seconds=seconds,
-                    demand_seconds=processor,
-                    processors=loop.processors,
-                )
-                for sessions, seconds, processor in (
-                    (loop.sessions, self._delay, self.unrecorded),
-                    (self._then_sessions, self._delay - waited + waited * longer + delayed, demand),
-                )
-            )
-            return changed / base
-        rest = self._delay - waited
-
-        def through(sessions: float, station: Station, demand: float, delayed: float = 0.0) -> float:
-            return flow(
-                sessions,
-                station,
-                delay_seconds=rest + delayed,
-                demand_seconds=demand,
-                processors=loop.processors,
-            ).throughput
-
-        if (waited, curve) not in self._known:
-            today = station_for(
-                waited,
-                slower,
-                loop.sessions,
-                delay_seconds=rest,
-                demand_seconds=loop.demand_seconds,
-                processors=loop.processors,
-            )
-            self._known[waited, curve] = today, through(loop.sessions, today, self.unrecorded)
-        today, base = self._known[waited, curve]
-        station = Station(seconds=today.seconds * longer, slower=slower)
-        return through(self._then_sessions, station, demand, delayed) / base
-
-
 @dataclass(frozen=True)
 class _Causes:
     """A throughput, and what it is with each of what is not known exactly at its ends.
@@ -411,46 +290,41 @@ class _Causes:
         return _Causes(self.likely / base.likely, [*apart, *together])
 
 
-def _sessions(factor: float) -> str:
-    """Return for how many sessions the throughput is, and what is assumed of more."""
-    if factor == 1:
-        return "throughput is for as many sessions as today, each with the pauses of today"
-    return (
-        f"throughput is for {format_plain(factor)} times the sessions, each with the pauses of today; disk "
-        "reads per second are for that many times the accesses, which the server may not reach"
-    )
+@dataclass(frozen=True, kw_only=True)
+class _Balance:
+    """What a transaction of today spends its time on.
+
+    Attributes:
+        point: the disk reads at today's size.
+        disk: likewise, likely, at least and at most.
+        accesses: of pages.
+        misses: among them.
+        read_seconds: of waiting for reads from disk.
+        delay_seconds: outside the processors, this and the pauses of the session included.
+        rest_seconds: of that, what is neither reads nor pauses.
+        few: almost nothing is read from disk, so the time of such a read is not known.
+    """
+
+    point: DiskPoint
+    disk: tuple[_Disk, _Disk, _Disk]
+    accesses: float
+    misses: float
+    read_seconds: float
+    delay_seconds: float
+    rest_seconds: float
+    few: bool
 
 
-def _predict(
-    loop: Loop,
-    observed: Observed,
-    curve: list[CurvePoint],
-    memory: MemoryPrediction,
-    then: Then | None,
-) -> Throughput:
-    factor = 1.0 if then is None else then.sessions_factor
-    if loop.sessions * factor > MOST_SESSIONS:
-        raise Refused(f"more than {MOST_SESSIONS} sessions are not computed")
-    size = observed.shared_buffers_bytes
-    today = next((point for point in memory.points if point.shared_buffers_bytes == size), None)
-    if today is None:
-        raise Refused("today's size is not among those predicted (--sizes)")
-    points = memory.points if then is None else then.memory.points
+def _balance(loop: Loop, observed: Observed, now: ReadLoad, today: DiskPoint) -> _Balance:
+    """Return what a transaction of today spends its time on.
+
+    Raises:
+        Refused: too much of it has no known cause.
+    """
     few = today.disk_reads_per_second < _FEWEST_READS
-    left_out = 0
-    if few:
-        # Where hardly anything is read from disk then either, that is no part of the time.
-        alike = [
-            one
-            for one in points
-            if one.disk_reads_high / factor < _FEWEST_READS or (then is None and one is today)
-        ]
-        left_out, points = len(points) - len(alike), alike
-        if all(one is today for one in points):
-            raise Refused("almost nothing is read from disk today, so the time of such a read is not known")
-    misses = {point.shared_buffers_bytes: point.miss_ratio for point in curve}
     accesses = observed.accesses / max(observed.seconds, 1e-9) / loop.transactions_per_second
-    copies = max(0.0, misses[size] * accesses - today.disk_reads_per_second / loop.transactions_per_second)
+    misses = now.miss_ratios()[today.shared_buffers_bytes] * accesses
+    copies = max(0.0, misses - today.disk_reads_per_second / loop.transactions_per_second)
     reads = loop.read_seconds / loop.transactions_per_second - copies * loop.copy_seconds
     if few:
         reads = max(reads, 0.0)
@@ -461,12 +335,7 @@ def _predict(
             )
     elif reads <= 0:
         raise Refused("sessions wait for reads no longer than copies from the page cache take")
-    delay = delay_for(
-        loop.transactions_per_second,
-        sessions=loop.sessions,
-        demand_seconds=loop.demand_seconds,
-        processors=loop.processors,
-    )
+    delay = loop.delay_seconds()
     if delay is None:
         raise Refused("the processors alone would not allow the throughput that was measured")
     think = max(0.0, loop.sessions / loop.transactions_per_second - loop.active_seconds)
@@ -476,96 +345,189 @@ def _predict(
             f"of the time that statements take, {format_percent(rest / loop.active_seconds)} are neither "
             "processor time nor reads, but locks, WAL, the network or waiting for a processor"
         )
-
-    now, now_low, now_high = _today(today, memory)
-    apart = _DiskWaits(loop, reads, delay, now, loop.sessions * factor)
-    clients = loop.with_clients()
-    delay = delay_for(
-        clients.transactions_per_second,
-        sessions=clients.sessions,
-        demand_seconds=clients.demand_seconds,
-        processors=clients.processors,
+    return _Balance(
+        point=today,
+        disk=_today(today, now.memory),
+        accesses=accesses,
+        misses=misses,
+        read_seconds=reads,
+        delay_seconds=delay,
+        rest_seconds=rest,
+        few=few,
     )
-    disk = apart if delay is None else _DiskWaits(clients, reads, delay, now, loop.sessions * factor)
-    write_wait = min(loop.write_wait_seconds / loop.transactions_per_second, max(rest, 0.0))
-    after = misses if then is None else {one.shared_buffers_bytes: one.miss_ratio for one in then.curve}
 
-    def causes(point: DiskPoint) -> _Causes:
-        then, low, high = (one.times(1 / factor) for one in _disk(point))
-        missed = after[point.shared_buffers_bytes] * accesses
-        more_misses = missed - misses[size] * accesses
-        smaller = point.page_cache_bytes <= today.page_cache_bytes
-        gone, beside = (missed, then.reads) if smaller else (misses[size] * accesses, now.reads)
+
+@dataclass(frozen=True, kw_only=True)
+class _Supposed:
+    """What is not known exactly, at values that it may have.
+
+    Attributes:
+        then: disk reads at the size, per second; `now` those of today.
+        miss, beyond, ahead, brought: as `_MISS`, `_BEYOND_READER`, `_AHEAD` and `_BROUGHT`.
+        writes: how many times as long reads wait behind writes.
+        written: how many times as many pages sessions write.
+        delayed: how many times as long the rest takes.
+        curve: of the latency by depth; the likely one by default.
+        waits: with the time of other programs as the clients', or with it apart.
+    """
+
+    then: _Disk
+    now: _Disk
+    writes: float
+    written: float
+    waits: DiskWaits
+    miss: float = _MISS[1]
+    beyond: float = _BEYOND_READER[1]
+    ahead: float = _AHEAD[1]
+    brought: float = _BROUGHT[1]
+    delayed: float = 1.0
+    curve: int | None = None
+
+
+class _Sizes:
+    """The throughput at each size.
+
+    Args:
+        loop: of today.
+        balance: of a transaction of today.
+        load: what sessions read at each size.
+    """
+
+    def __init__(self, loop: Loop, balance: _Balance, load: ReadLoad) -> None:
+        self._loop = loop
+        self._balance = balance
+        self._factor = load.sessions_factor
+        self._misses = load.miss_ratios()
+        sessions, now = loop.sessions * load.sessions_factor, balance.disk[0].reads
+        clients = loop.with_clients()
+        delay = clients.delay_seconds()
+        self._apart = DiskWaits(loop, balance.read_seconds, balance.delay_seconds, now, sessions)
+        self.waits = (
+            self._apart if delay is None else DiskWaits(clients, balance.read_seconds, delay, now, sessions)
+        )
+        self._rest = max(balance.rest_seconds, 0.0)
+        self._write_wait = min(loop.write_wait_seconds / loop.transactions_per_second, self._rest)
+
+    def at(self, point: DiskPoint) -> _Causes:
+        """Return the throughput at a size, and at the ends of what is not known exactly."""
+        balance = self._balance
+        then, low, high = (one.times(1 / self._factor) for one in _disk(point))
+        now, now_low, now_high = balance.disk
+        missed = self._misses[point.shared_buffers_bytes] * balance.accesses
+        smaller = point.page_cache_bytes <= balance.point.page_cache_bytes
+        gone, beside = (missed, then.reads) if smaller else (balance.misses, now.reads)
         crowded = _crowded(
             point.page_cache_bytes,
-            today.page_cache_bytes,
-            loop.dirty_share,
-            gone * loop.transactions_per_second / max(beside, 1e-9),
+            balance.point.page_cache_bytes,
+            self._loop.dirty_share,
+            gone * self._loop.transactions_per_second / max(beside, 1e-9),
         )
-        writing = _written(missed / max(misses[size] * accesses, 1e-9), loop.dirty_share)
+        writing = _written(missed / max(balance.misses, 1e-9), self._loop.dirty_share)
+        likely = _Supposed(
+            then=then, now=now, writes=math.sqrt(crowded), written=sum(writing) / 2, waits=self.waits
+        )
 
-        def value(
-            then: _Disk = then,
-            now: _Disk = now,
-            miss: float = _MISS[1],
-            beyond: float = _BEYOND_READER[1],
-            ahead: float = _AHEAD[1],
-            brought: float = _BROUGHT[1],
-            writes: float = math.sqrt(crowded),
-            written: float = sum(writing) / 2,
-            curve: int | None = None,
-            delayed: float = 1.0,
-            loop_of: _DiskWaits = disk,
-        ) -> float:
-            demand = loop_of.unrecorded + more_misses * loop.copy_seconds * miss
-            demand += (written - 1) * loop.write_seconds / loop.transactions_per_second
-            grown = 1.0
-            if not few:
-                grown = _grown(then, now, ahead)
-                more = (then.reads * writes - now.reads) * loop_of.cold_seconds * beyond
-                more += (then.ahead - now.ahead) * loop.copy_seconds * brought
-                demand += more / loop.transactions_per_second
-            return loop_of.ratio(
-                loop_of.waited(now),
-                grown * writes,
-                max(demand, loop_of.unrecorded / 10),
-                curve,
-                max(rest, 0.0) * (delayed - 1) + (written - 1) * write_wait,
-            )
+        def ends(name: str, values: Iterable[Any]) -> list[float]:
+            return [self._ratio(replace(likely, **{name: value}), missed) for value in values]
 
-        likely = value()
-        ends = [
-            [value(then=end) for end in (low, high)],
-            [value(now=end) for end in (now_low, now_high)],
-            [value(miss=end) for end in _MISS[::2]],
-            [value(beyond=end) for end in _BEYOND_READER[::2]],
-            [value(ahead=end) for end in _AHEAD[::2]],
-            [value(brought=end) for end in _BROUGHT[::2]],
-            [value(writes=end) for end in (1.0, crowded)],
-            [value(written=end) for end in writing],
-            *([value(curve=end) for end in pair] for pair in disk.curve_ends),
-            [value(delayed=end) for end in (1.0, factor)],
-            [value(loop_of=apart)],
-            [likely * (1 - _MARGIN), likely * (1 + _MARGIN)],
-        ]
-        return _Causes(likely, ends)
+        ratio = self._ratio(likely, missed)
+        return _Causes(
+            ratio,
+            [
+                ends("then", (low, high)),
+                ends("now", (now_low, now_high)),
+                ends("miss", _MISS[::2]),
+                ends("beyond", _BEYOND_READER[::2]),
+                ends("ahead", _AHEAD[::2]),
+                ends("brought", _BROUGHT[::2]),
+                ends("writes", (1.0, crowded)),
+                ends("written", writing),
+                *(ends("curve", pair) for pair in self.waits.curve_ends),
+                ends("delayed", (1.0, self._factor)),
+                ends("waits", (self._apart,)),
+                [ratio * (1 - _MARGIN), ratio * (1 + _MARGIN)],
+            ],
+        )
 
-    same = ThroughputPoint(shared_buffers_bytes=size, ratio=1.0, low=1.0, high=1.0)
+    def _ratio(self, supposed: _Supposed, missed: float) -> float:
+        """Return the throughput divided by that of today, where a transaction misses so many pages."""
+        loop, waits, then, now = self._loop, supposed.waits, supposed.then, supposed.now
+        demand = waits.unrecorded + (missed - self._balance.misses) * loop.copy_seconds * supposed.miss
+        demand += (supposed.written - 1) * loop.write_seconds / loop.transactions_per_second
+        grown = 1.0
+        if not self._balance.few:
+            grown = _grown(then, now, supposed.ahead)
+            more = (then.reads * supposed.writes - now.reads) * waits.cold_seconds * supposed.beyond
+            more += (then.ahead - now.ahead) * loop.copy_seconds * supposed.brought
+            demand += more / loop.transactions_per_second
+        return waits.ratio(
+            waits.waited(now.reads),
+            grown * supposed.writes,
+            max(demand, waits.unrecorded / 10),
+            supposed.curve,
+            self._rest * (supposed.delayed - 1) + (supposed.written - 1) * self._write_wait,
+        )
+
+
+def _sessions(factor: float) -> str:
+    """Return for how many sessions the throughput is, and what is assumed of more."""
+    if factor == 1:
+        return "throughput is for as many sessions as today, each with the pauses of today"
+    return (
+        f"throughput is for {format_plain(factor)} times the sessions, each with the pauses of today; disk "
+        "reads per second are for that many times the accesses, which the server may not reach"
+    )
+
+
+def _predictable(today: DiskPoint, now: ReadLoad, then: ReadLoad | None) -> tuple[list[DiskPoint], int]:
+    """Return the sizes whose throughput can be predicted, and how many others there are.
+
+    Raises:
+        Refused: there is none.
+    """
+    points = now.memory.points if then is None else then.memory.points
+    if today.disk_reads_per_second >= _FEWEST_READS:
+        return points, 0
+    # Where hardly anything is read from disk then either, that is no part of the time.
+    factor = 1.0 if then is None else then.sessions_factor
+    alike = [
+        one
+        for one in points
+        if one.disk_reads_high / factor < _FEWEST_READS or (then is None and one is today)
+    ]
+    if all(one is today for one in alike):
+        raise Refused("almost nothing is read from disk today, so the time of such a read is not known")
+    return alike, len(points) - len(alike)
+
+
+def _predict(loop: Loop, observed: Observed, now: ReadLoad, then: ReadLoad | None) -> Throughput:
+    load = now if then is None else then
+    factor, size = load.sessions_factor, observed.shared_buffers_bytes
+    if loop.sessions * factor > MOST_SESSIONS:
+        raise Refused(f"more than {MOST_SESSIONS} sessions are not computed")
+    today = next((point for point in now.memory.points if point.shared_buffers_bytes == size), None)
+    if today is None:
+        raise Refused("today's size is not among those predicted (--sizes)")
+    points, left_out = _predictable(today, now, then)
+    balance = _balance(loop, observed, now, today)
+    sizes = _Sizes(loop, balance, load)
     found = {
-        point.shared_buffers_bytes: causes(point)
+        point.shared_buffers_bytes: sizes.at(point)
         for point in points
         if then is not None or point.shared_buffers_bytes != size
     }
+    same = ThroughputPoint(shared_buffers_bytes=size, ratio=1.0, low=1.0, high=1.0)
     base = None if then is None else found.get(size)
+    read_seconds = balance.read_seconds * loop.transactions_per_second
     return Throughput(
         transactions_per_second=loop.transactions_per_second,
         sessions=loop.sessions,
         processor_seconds=loop.demand_seconds,
-        disk_read_seconds=None if few else reads * loop.transactions_per_second / today.disk_reads_per_second,
+        disk_read_seconds=None if balance.few else read_seconds / today.disk_reads_per_second,
         copy_seconds=loop.copy_seconds,
-        disk_depth=disk.depth,
+        disk_depth=sizes.waits.depth,
         disk_latencies=loop.latencies,
-        disk_most_reads_per_second=disk.most_reads_per_second,
+        disk_most_reads_per_second=sizes.waits.most_reads_per_second,
         points=[
             found[one].point(one) if (one := point.shared_buffers_bytes) in found else same
             for point in points

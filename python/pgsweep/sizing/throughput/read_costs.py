@@ -15,8 +15,6 @@ from typing import Final
 
 import msgspec
 
-from pgsweep.evidence.processor_times import copy_of
-from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.records.prediction import (
     CurvePoint,
     DiskPoint,
@@ -38,17 +36,16 @@ Bounded = tuple[float, float, float]
 """A value, the least that it may be, and the most."""
 
 
-def read_costs(meta: EvidenceMeta, loop: Throughput | None) -> ReadCosts:
-    """Return what reads take, measured where the evidence says so.
+def read_costs(copy_seconds: float | None, loop: Throughput | None = None) -> ReadCosts:
+    """Return what reads take, measured where it was.
 
     Args:
-        meta: of the evidence.
+        copy_seconds: of a read from the page cache; None where it was not measured.
         loop: the throughput predicted from it; None where there is none.
     """
     costs = ASSUMED_COSTS
-    copy = copy_of(meta)
-    if copy is not None:
-        costs = msgspec.structs.replace(costs, copy_seconds=max(copy, 1e-9), copy_kind="measured")
+    if copy_seconds is not None:
+        costs = msgspec.structs.replace(costs, copy_seconds=max(copy_seconds, 1e-9), copy_kind="measured")
     if loop is not None and loop.disk_read_seconds is not None and loop.copy_seconds is not None:
         costs = ReadCosts(
             disk_read_seconds=loop.disk_read_seconds,

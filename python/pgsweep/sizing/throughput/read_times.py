@@ -18,15 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pgsweep.evidence.processor_times import copy_of
-from pgsweep.sizing.snapshots.totals import rates_of
 from pgsweep.sizing.throughput.read_costs import read_costs
 from pgsweep.sizing.throughput.timed_reads import waited_per_second
 
 if TYPE_CHECKING:
-    from pgsweep.evidence.exported import TraceTables
-    from pgsweep.evidence.processor_times import copy_of
-from pgsweep.records.prediction import MemoryPrediction, PredictResult, ReadCosts
+    from pgsweep.records.prediction import MemoryPrediction, PredictResult, ReadCosts
+    from pgsweep.sizing.observed import Observation
 
 DISK_SECONDS: Final = (50e-6, 10e-3)
 """What a read from disk takes: a fast solid-state disk, a slow or far one. Assumed."""
@@ -72,23 +69,22 @@ class ReadTimes:
         return max((self.mean_seconds - copies) / max(disk_share, 1e-9), copy_seconds)
 
 
-def read_times(evidence: TraceTables) -> ReadTimes | None:
+def read_times(observation: Observation) -> ReadTimes | None:
     """Return what reads of the database took; None where they were not timed, or hardly any."""
-    meta = evidence.meta
-    rate = rates_of(evidence)
-    reads = rate("database", meta.database, "blks_read")
-    if meta.settings.get("track_io_timing") == "on":
-        waited = (rate("database", meta.database, "blk_read_time") or 0.0) / 1000
+    server, rate = observation.server, observation.counters.rate
+    reads = rate("database", server.database, "blks_read")
+    if server.io_is_timed:
+        waited = (rate("database", server.database, "blk_read_time") or 0.0) / 1000
     else:
-        by_probes = waited_per_second(evidence)
+        by_probes = waited_per_second(observation)
         if by_probes is None:
             return None
         waited = by_probes
-    if not reads or reads * max(meta.seconds, 0.0) < _FEWEST_READS:
+    if not reads or reads * max(server.seconds, 0.0) < _FEWEST_READS:
         return None
-    copy = copy_of(meta)
+    copy = server.copy_seconds
     least, most = COPY_SECONDS if copy is None else (copy * _COPY_RANGE[0], copy * _COPY_RANGE[1])
-    waits = meta.server_version_num >= _WAITS_FROM
+    waits = server.server_version_num >= _WAITS_FROM
     return ReadTimes(
         mean_seconds=waited / reads,
         copy_seconds=(least, max(most, _QUEUED_SECONDS) if waits else most),
@@ -96,15 +92,15 @@ def read_times(evidence: TraceTables) -> ReadTimes | None:
     )
 
 
-def costs_by_times(evidence: TraceTables, memory: MemoryPrediction, today_bytes: int) -> ReadCosts:
+def costs_by_times(observation: Observation, memory: MemoryPrediction, today_bytes: int) -> ReadCosts:
     """Return what reads take: the server's own time of a miss, split by today's share of the disk.
 
     Args:
-        evidence: snapshots.
+        observation: snapshots.
         memory: predicted from them.
         today_bytes: shared_buffers.
     """
-    costs, times = read_costs(evidence.meta, None), read_times(evidence)
+    costs, times = read_costs(observation.server.copy_seconds), read_times(observation)
     today = [point for point in memory.points if point.shared_buffers_bytes == today_bytes]
     if times is None or not today:
         return costs
@@ -122,18 +118,18 @@ def costs_by_times(evidence: TraceTables, memory: MemoryPrediction, today_bytes:
     )
 
 
-def costs_of_misses(evidence: TraceTables, prediction: PredictResult, *, memory_known: bool) -> ReadCosts:
+def costs_of_misses(observation: Observation, prediction: PredictResult, *, memory_known: bool) -> ReadCosts:
     """Return what reads take, for advice. Where the memory is not known, each miss takes what it did.
 
     Args:
-        evidence: of any kind.
+        observation: of any kind.
         prediction: from it.
         memory_known: how much memory the pool and the page cache share.
     """
-    memory, times = prediction.memory, read_times(evidence)
+    memory, times = prediction.memory, read_times(observation)
     if memory is not None and memory.costs is not None:
         return memory.costs
-    costs = read_costs(evidence.meta, None)
+    costs = read_costs(observation.server.copy_seconds)
     if times is None or memory_known:
         return costs
     return msgspec.structs.replace(

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pgsweep.records.prediction import TimedReads
-from pgsweep.sizing.snapshots.totals import counter_rates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgsweep.evidence.exported import TraceTables
+    from pgsweep.sizing.observed import Observation
 
 _FEWEST_READS: Final = 100
 _FEWEST_SECONDS: Final = 0.1
@@ -58,9 +57,9 @@ class ReadHistogram:
         return float(self.from_seconds[at] + inside * (high - self.from_seconds[at]))
 
 
-def read_histogram(evidence: TraceTables) -> ReadHistogram | None:
+def read_histogram(observation: Observation) -> ReadHistogram | None:
     """Return the reads that were timed; None where none were, or too few."""
-    rows = evidence.table("read_times")
+    rows = observation.table("read_times")
     if not len(rows["reads"]):
         return None
     _, first = np.unique(rows["stretch"], return_index=True)
@@ -71,7 +70,7 @@ def read_histogram(evidence: TraceTables) -> ReadHistogram | None:
     reads = np.bincount(bucket, rows["reads"][seen].astype(np.float64)).astype(np.float64)
     if reads.sum() < _FEWEST_READS or stretch_seconds < _FEWEST_SECONDS:
         return None
-    added = _added_seconds(evidence)
+    added = _added_seconds(observation)
     seconds = np.bincount(bucket, rows["nanoseconds"][seen].astype(np.float64)) / 1e9
     below_ns = np.zeros(len(from_ns))
     np.maximum.at(below_ns, bucket, rows["below_ns"][seen].astype(np.float64))
@@ -84,14 +83,14 @@ def read_histogram(evidence: TraceTables) -> ReadHistogram | None:
     )
 
 
-def _added_seconds(evidence: TraceTables) -> float:
-    text = evidence.meta.host.get("read_times_added_nanoseconds", "")
+def _added_seconds(observation: Observation) -> float:
+    text = observation.server.host.get("read_times_added_nanoseconds", "")
     return min(int(text) / 1e9, _MOST_ADDED_SECONDS) if text.isdecimal() and len(text) < 9 else 0.0
 
 
-def timed_reads(evidence: TraceTables) -> TimedReads | None:
+def timed_reads(observation: Observation) -> TimedReads | None:
     """Return the reads that were timed, in a few numbers; None where none were, or too few."""
-    found = read_histogram(evidence)
+    found = read_histogram(observation)
     if found is None:
         return None
     reads = float(found.reads.sum())
@@ -106,14 +105,13 @@ def timed_reads(evidence: TraceTables) -> TimedReads | None:
     )
 
 
-def waited_per_second(evidence: TraceTables) -> float | None:
+def waited_per_second(observation: Observation) -> float | None:
     """Return the seconds that sessions of the database waited for reads in one second; None if not timed."""
-    found = read_histogram(evidence)
-    counters = evidence.table("counters")
-    rate = counter_rates(counters)
-    own = rate("database", evidence.meta.database, "blks_read")
+    found = read_histogram(observation)
+    counters = observation.counters
+    own = counters.counted_rate("database", observation.server.database, "blks_read")
     if found is None or not own:
         return None
-    rows = (counters["scope"] == "database") & (counters["name"] == "blks_read")
-    everyone = sum(rate("database", str(name), "blks_read") or 0.0 for name in set(counters["object"][rows]))
+    databases = counters.objects("database", "blks_read")
+    everyone = sum(counters.counted_rate("database", name, "blks_read") or 0.0 for name in databases)
     return found.waited_per_second * own / everyone

@@ -13,12 +13,11 @@ from pgsweep.sizing.traces.accesses import Trace
 from pgsweep.sizing.traces.replays import Replay, Replayed
 from pgsweep.sizing.traces.today import TodayCheck
 from pgsweep.sizing.traces.warm_start import WarmPools
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_minutes, format_percent
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_count, format_minutes, format_percent
 
 if TYPE_CHECKING:
     from pgsweep.sizing.observed import Server
 
-_Z90 = 1.645
 _FEW_ACCESSES, _TOO_FEW_ACCESSES = 10_000, 1_000
 _SOME_LOST, _TOO_MANY_LOST = 0.001, 0.02
 _WRONG_TODAY, _VERY_WRONG_TODAY = 0.003, 0.03
@@ -223,4 +222,4 @@ def _halves(replay: Replay) -> tuple[float, float]:
 
 def _noise(replay: Replay) -> float:
     """Return how much the difference of two halves varies by chance: the half of each is half a stretch."""
-    return 2 * replay.stretch.deviation(replay.measured_misses) / _Z90
+    return 2 * replay.stretch.deviation(replay.measured_misses) / Z90

@@ -12,13 +12,12 @@ from pgsweep.sizing.estimate import RELIABLE, ROUGH, Estimate
 from pgsweep.sizing.model import Prediction
 from pgsweep.sizing.traces.sampled import Pages, replay_sizes
 from pgsweep.sizing.traces.shared_replays import ReplayPlan
-from pgsweep.units import format_percent
+from pgsweep.units import Z90, format_percent
 from pgsweep.versions import NEWEST_TESTED_MAJOR
 
 if TYPE_CHECKING:
     from pgsweep.evidence.oracle_general import OracleTrace
 
-_Z90 = 1.645
 _FEW_FIRST = 0.003
 _WINDOWS = 24
 
@@ -80,7 +79,7 @@ def replay_cold(
     misses = np.array([one.misses for one in found])
     point = misses.sum(axis=1) / total
     left = misses - point[:, None] * np.diff(edges)
-    width = _Z90 * np.sqrt((left**2).sum(axis=1) + np.array([one.error for one in found]) ** 2) / total
+    width = Z90 * np.sqrt((left**2).sum(axis=1) + np.array([one.error for one in found]) ** 2) / total
     first = objects / total
     reasons = [
         f"counted from an empty pool: {format_percent(first, 2)} of the accesses are first ones, and count "

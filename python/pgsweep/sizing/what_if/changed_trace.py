@@ -7,14 +7,13 @@ the tables are rewritten several times, and the curves that follow from them sho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.errors import UsageError
-from pgsweep.evidence.exported import TraceTables
 from pgsweep.evidence.schema import FLAG_PINNED, FLAG_SCAN, FLAG_STRATEGY_KNOWN, TABLES, EvidenceMeta
 from pgsweep.plain import shown
 from pgsweep.sizing.snapshots.observations import file_keys
@@ -32,6 +31,9 @@ from pgsweep.sizing.what_if.grammar import (
 )
 from pgsweep.sizing.what_if.relations import Named, find, levels_of, need_rows, need_table
 from pgsweep.units import format_count, format_minutes
+
+if TYPE_CHECKING:
+    from pgsweep.evidence.exported import TraceTables
 
 Rows = dict[str, NDArray[Any]]
 
