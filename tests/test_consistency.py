@@ -29,7 +29,7 @@ from tests.fix_recording import WhenRecording
 
 Columns = dict[str, NDArray[Any]]
 SIZES_BYTES = [8 << 20, 16 << 20, 32 << 20]
-CONTRADICT = "the server's counters contradict each other"
+CONTRADICT = "counters-contradict"
 
 
 def totals_of(path: Path) -> Totals:
@@ -133,16 +133,16 @@ def test_counters_that_contradict_each_other_forbid_the_use(
     with load_running(server, database):
         record_sql(server.conninfo(database), path, seconds=10, rng_seed=1)
     whole = predict(path, sizes_bytes=SIZES_BYTES)
-    assert not any(reason.startswith(CONTRADICT) for reason in whole.verdict.reasons)
+    assert not any(reason.code == CONTRADICT for reason in whole.verdict.reasons)
     assert totals_of(path).doubts == []
     for change in (without_indexes, without_relations, with_half_the_database):
         shutil.rmtree(path.with_name(f"tampered-{path.name}"), ignore_errors=True)
         worst = totals_of(tampered(path, change)).doubts[0]
         assert worst.level == "refused", change
-        assert worst.reason.startswith(CONTRADICT)
+        assert worst.reason.code == CONTRADICT
     result = predict(path.with_name(f"tampered-{path.name}"), sizes_bytes=SIZES_BYTES)
     assert result.verdict.level == "refused"
-    assert result.verdict.reasons[0].startswith(CONTRADICT)
+    assert result.verdict.reasons[0].code == CONTRADICT
 
 
 @pytest.mark.one_server
@@ -163,7 +163,7 @@ def test_temporary_relations_are_no_contradiction(server: Cluster, database: str
     totals = totals_of(path)
     assert 0 < totals.temporary_misses < totals.misses
     assert {doubt.level for doubt in totals.doubts} == {"reliable"}
-    assert any("of the misses are those of temporary relations" in d.reason for d in totals.doubts)
+    assert "temporary-relations" in [doubt.reason.code for doubt in totals.doubts]
     # In a pool that holds all there is, their misses are what remains.
     # On a busy machine the clock passes too seldom for a verdict; the curve is there in any case.
     found = judge(path, sizes_bytes=[16 << 20, 1 << 30])

@@ -293,7 +293,7 @@ def test_the_page_cache_of_a_kernel_with_larger_pages_is_not_simulated(trace: Pa
     result = predict(path, sizes_bytes=SIZES_BYTES, seed=1)
     assert result.memory is None
     assert [point.shared_buffers_bytes for point in result.points if point.miss_ratio > 0]
-    (said,) = [one for one in result.verdict.reasons if "from disk" in one]
+    (said,) = [one.text for one in result.verdict.reasons if one.code == "disk-reads-not-predicted"]
     assert "kernel's pages have 64 kB there" in said
     impossible = with_host(trace, tmp_path / "y", page_bytes="0")
     with pytest.raises(EvidenceError, match="page_bytes"):

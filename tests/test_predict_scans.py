@@ -10,7 +10,7 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.evidence.schema import FLAG_STRATEGY_KNOWN, TABLES
-from pgsweep.sizing.estimate import REFUSED, RELIABLE, ROUGH, Estimate
+from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.traces.accesses import DROP, STRATEGY, PoolState, Trace
 from pgsweep.sizing.traces.curve import TraceCurve
 from pgsweep.sizing.traces.order import in_another_order
@@ -18,6 +18,7 @@ from pgsweep.sizing.traces.recorded import TraceFacts, build_trace
 from pgsweep.sizing.traces.spread import Stretch, count_variance, find_events
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools
+from pgsweep.sizing.verdict import REFUSED, RELIABLE, ROUGH
 from tests.fix_ids import server
 
 POINTS, TABLE = 1, 2
@@ -157,7 +158,7 @@ def test_pages_that_rings_leave_behind_are_a_reason() -> None:
     life = Life(60, points=(2_000, 2_000))
     found = predicted(life.trace(40, 60), [8_000])
     assert found.level == ROUGH
-    assert any("leave pages behind" in reason and "scanned" in reason for reason in found.reasons)
+    assert any("leave pages behind" in reason.text and "scanned" in reason.text for reason in found.reasons)
     assert found.low[0] < 0.05 < 0.2 < found.miss_ratio[0]
 
 
@@ -235,7 +236,7 @@ def test_a_table_scanned_once_may_have_been_there_or_not() -> None:
     life = Life(40, points=(2_000, 2_000), table_blocks=3_000, every_seconds=30.0)
     found = predicted(life.trace(25, 40), [16_000])
     share = 3_000 / 33_000
-    assert found.level == ROUGH and any("scanned once" in reason for reason in found.reasons)
+    assert found.level == ROUGH and any("scanned once" in reason.text for reason in found.reasons)
     assert found.high[0] - found.low[0] > 0.9 * share
 
 
@@ -272,7 +273,7 @@ def test_a_relation_that_misses_otherwise_than_counted_is_named() -> None:
     )
 
     plain = predicted(two, [size], size)
-    assert not any("relations do not" in reason for reason in plain.reasons)
+    assert not any("relations do not" in reason.text for reason in plain.reasons)
     assert plain.miss_ratio[0] == missed.mean(), "at today's size the counted ratio is shown"
     assert plain.replayed_today == pytest.approx(missed.mean(), abs=0.001)
     more = missed.copy()
@@ -289,7 +290,8 @@ def test_a_relation_that_misses_otherwise_than_counted_is_named() -> None:
     found = predicted(replace(two, missed=moved), [size], size)
     assert found.level == ROUGH
     assert any(
-        "relations do not" in reason and ("left" in reason or "right" in reason) for reason in found.reasons
+        "relations do not" in reason.text and ("left" in reason.text or "right" in reason.text)
+        for reason in found.reasons
     )
 
 
@@ -463,7 +465,7 @@ def test_the_level_and_its_reason(seconds: float, wrong: float, lost: int, level
     found = predicted(replace(trace, missed=outcome), [512, 1_024, 2_048], 1_024, lost)
     assert found.level == level, found.reasons
     assert found.usable == (level != REFUSED)
-    assert words == "" or words in found.reasons[0]
+    assert words == "" or words in found.reasons[0].text
 
 
 def test_every_access_with_a_strategy_has_an_owner() -> None:

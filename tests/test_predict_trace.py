@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.estimate import RELIABLE, ROUGH
 from pgsweep.sizing.traces.accesses import Trace
 from pgsweep.sizing.traces.curve import TraceCurve
 from pgsweep.sizing.traces.foreign import replay_cold
 from pgsweep.sizing.traces.shared_replays import ReplayPlan
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools
+from pgsweep.sizing.verdict import RELIABLE, ROUGH
 from tests.fix_ids import from_ids, server
 
 ACCESSES_PER_SECOND = 50_000
@@ -102,7 +102,7 @@ def test_a_foreign_trace_is_replayed_from_an_empty_pool() -> None:
     assert found.high[1] >= first
     assert found.low[0] <= found.miss_ratio[0] - first
     assert found.level == RELIABLE
-    assert "0.20% of the accesses are first ones" in found.reasons[0]
+    assert "0.20% of the accesses are first ones" in found.reasons[0].text
     assert np.isnan(found.pass_seconds)
 
 

@@ -122,7 +122,7 @@ def test_what_can_be_taken_away_from_a_server_is_not_missed(
     assert {64 * MB, 512 * MB} <= set(sizes)
     for point in result["points"]:
         assert point["miss_ratio"] == result["observed"]["miss_ratio"] < 0.01
-    assert "nothing is known" in " ".join(result["verdict"]["reasons"])
+    assert "nothing is known" in str(result["verdict"]["reasons"])
 
     # And so it is: restarted at that size, the load misses each page once and never again.
     roomy.restart({"shared_buffers": f"{min(sizes) // 1024}kB"})
@@ -193,14 +193,14 @@ def test_a_table_that_would_be_scanned_through_a_ring_bounds_what_is_known() -> 
     ringed = found_for([100] * 8, scans=1.0, blocks=300)
     assert (ringed.known_from_blocks, ringed.known_below_blocks) == (100, 1200)
     assert [ringed.knows(size) for size in (99, 100, 1199, 1200)] == [False, True, True, False]
-    assert "scans of t go through a ring" in " ".join(ringed.reasons)
+    assert "scans of t go through a ring" in str(ringed.reasons)
 
 
 def test_a_pool_that_is_still_filling_is_not_relied_on() -> None:
     filling = found_for([100, 120, 140, 160, 180, 200])
     assert not filling.usable
     assert filling.filling_blocks == 60
-    said = " ".join(filling.reasons)
+    said = str(filling.reasons)
     assert "still filling" in said
     assert "fits into that" not in said, "it will hold more"
     assert "set shared_buffers" not in said

@@ -56,8 +56,8 @@ def test_without_a_memory_the_reason_says_to_name_it(evidence: Path) -> None:
     assert result.points
     assert result.memory is None
     assert any(
-        "what comes from disk is not predicted: the evidence does not say how much memory" in reason
-        and "--ram" in reason
+        "what comes from disk is not predicted: the evidence does not say how much memory" in reason.text
+        and "--ram" in reason.text
         for reason in result.verdict.reasons
     )
 

@@ -52,7 +52,7 @@ def beside(law: str, pages: int) -> SyntheticRelation:
 def test_plain_reads_are_shown(tmp_path: Path) -> None:
     found = judged(tmp_path, None)
     assert found.verdict.level != "refused"
-    assert not any("end to end" in reason or "moves" in reason for reason in found.verdict.reasons)
+    assert not any("end to end" in reason.text or "moves" in reason.text for reason in found.verdict.reasons)
     assert found.points
 
 
@@ -92,7 +92,7 @@ def test_what_does_not_come_at_random_is_not_reliable(
 ) -> None:
     found = judged(tmp_path, beside(law, pages))
     assert found.verdict.level == level, found.verdict
-    assert words in "\n".join(found.verdict.reasons)
+    assert words in "\n".join(found.verdict.sentences)
     assert (found.points == []) == (level == "refused")
 
 
@@ -118,13 +118,15 @@ def test_a_loop_that_the_pool_nearly_holds_is_refused(source: str, tmp_path: Pat
         tmp_path / f"{source}.evidence", sizes_bytes=[blocks * 8192 for blocks in spec.sizes_blocks()]
     )
     assert found.verdict.level == "refused"
-    assert "visit pages one after the other, most of them in `r1`" in "\n".join(found.verdict.reasons)
+    assert "visit pages one after the other, most of them in `r1`" in "\n".join(
+        reason.text for reason in found.verdict.reasons
+    )
 
 
 def test_scans_that_would_begin_to_use_rings_are_refused(tmp_path: Path) -> None:
     found = judged(tmp_path, None, scanned_pages=300)
     assert found.verdict.level == "refused"
-    assert "take a trace" in "\n".join(found.verdict.reasons)
+    assert "take a trace" in "\n".join(found.verdict.sentences)
 
 
 def test_rings_have_the_accesses_that_were_measured() -> None:
@@ -189,7 +191,7 @@ def test_a_recording_shorter_than_a_clock_pass_says_how_long_it_must_be(
         second_half_miss_ratio=0.01,
     )
     [doubt] = length_doubts(totals, 9, pass_seconds, by_paths=by_paths)
-    assert (doubt.level, doubt.reason) == ("refused", f"the recording is short, {words}")
+    assert (doubt.level, doubt.reason.text) == ("refused", f"the recording is short, {words}")
 
 
 def test_doubts_know_their_thresholds() -> None:
@@ -207,7 +209,7 @@ def test_doubts_know_their_thresholds() -> None:
     assert width_doubts([100], np.array([0.1]), np.array([0.13])) == []
     assert width_doubts([128], np.array([0.1]), np.array([0.2])) == [], "it is not shown at all"
     [wide] = width_doubts([100, 128], np.array([0.1, 0.1]), np.array([0.12, 0.17]))
-    assert wide.level == "rough" and "1 MB" in wide.reason
+    assert wide.level == "rough" and "1 MB" in wide.reason.text
 
 
 @pytest.mark.parametrize(("accesses", "beside"), [(10.0, 0.0), (13.0, 0.0), (27.6, 1.76)])

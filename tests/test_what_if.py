@@ -72,7 +72,7 @@ def test_the_changed_load_misses_as_predicted(
     # A test that would pass without the change says nothing of it.
     assert max(abs(truth[size] - now[size]) for size in SIZES_BYTES) > 0.005 or "connections 2x" in asked
     assert after.verdict.level == "rough"
-    assert any("never observed" in reason for reason in after.verdict.reasons)
+    assert any("never observed" in reason.text for reason in after.verdict.reasons)
     assert [one.text for one in found.what_if] == asked
     assert all(one.kind == "assumed" and one.assumption for one in found.what_if)
     for point, right in zip(found.points, now.values(), strict=True):
@@ -84,7 +84,7 @@ def test_a_pool_with_little_room_beside_what_is_kept_is_not_predicted(evidence: 
         found = predict(path, sizes_bytes=SIZES_BYTES[:2], what_if=["keep log warm"])
         assert found.changed is not None
         assert found.changed.unknown_bytes == [SIZES_BYTES[0]]
-        assert any("kept: not predicted" in reason for reason in found.changed.verdict.reasons)
+        assert any("kept: not predicted" in reason.text for reason in found.changed.verdict.reasons)
 
 
 def test_rows_that_are_inserted_take_their_part_of_the_pool(evidence: dict[str, Path]) -> None:

@@ -321,7 +321,7 @@ def judge(
     return msgspec.structs.replace(
         frame,
         level=kept.level,
-        reasons=tuple(kept.reasons),
+        reasons=tuple(reason.text for reason in kept.reasons),
         points=points,
         today=round(now[0] - found.observed.miss_ratio, 6) if now else None,
         predict_seconds=round(time.monotonic() - began, 2),

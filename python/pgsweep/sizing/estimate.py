@@ -2,71 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.records.prediction import LEVELS, Level
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
+from pgsweep.records import reasons
+from pgsweep.records.prediction import Level
+from pgsweep.records.reasons import Reason
+from pgsweep.sizing.verdict import BRIEF_PASS_SECONDS, HALF_WIDTH, UNSEEN_PASSES, Doubt, judged
+from pgsweep.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from pgsweep.sizing.snapshots.fitted import Fitted
 
 Floats = NDArray[np.float64]
 
-RELIABLE: Final[Level] = "reliable"
-ROUGH: Final[Level] = "rough"
-REFUSED: Final[Level] = "refused"
-
-UNKNOWN_WIDTH: Final = 0.04
+_UNKNOWN_WIDTH: Final = HALF_WIDTH.refused or 0.0
 """Half an interval; where it is wider the miss ratio is unknown, and none is shown."""
-
-UNSEEN_PASSES: Final = 32.0
-"""Snapshots do not show the miss ratio of a pool that the clock hand would pass more often than this while it
-passes the observed one once.
-
-Pages that such a pool would evict are in constant use today: nearly all are at usage_count 5 whenever they
-are seen, and which of them are used more than others does not show. In benchmarks/calibration the truth lay
-inside the interval in two of three such points.
-"""
-
-BRIEF_PASS_SECONDS: Final = 0.2
-SEVERAL_ACCESSES: Final = 0.05
-"""Nor do they show it where a pass would take less time than that, and visits bring several accesses: for
-each first one at least this many others, shown by usage counts or counted by the server.
-
-Statements of one transaction access a page again after milliseconds to tenths of a second. Snapshots show
-that a page was accessed several times, not how far apart, and a pool that is swept as fast may have evicted
-it in between.
-"""
-
-
-KEPT_ROOM: Final = 1.25
-"""A pool that is smaller than this many times the relations kept in it is not predicted: what is left for the
-rest would decide, and what is kept may not fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """A reason against a prediction.
-
-    Attributes:
-        level: what the prediction can be at best; `reliable` for a remark that changes nothing.
-        reason: a sentence.
-    """
-
-    level: Level
-    reason: str
-
-
-def judged(doubts: Sequence[Doubt]) -> tuple[Level, list[str]]:
-    """Return the worst level among doubts, and their reasons, the gravest first."""
-    ordered = sorted(doubts, key=lambda doubt: LEVELS.index(doubt.level), reverse=True)
-    reasons = list(dict.fromkeys(doubt.reason for doubt in ordered))
-    return (ordered[0].level if ordered else "reliable"), reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +49,7 @@ class Estimate:
     high: Floats
     pass_seconds: float
     level: Level
-    reasons: list[str] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
     unseen_blocks: tuple[int, ...] = ()
     replayed_today: float | None = None
     too_small_blocks: tuple[int, ...] = ()
@@ -113,7 +67,7 @@ class Estimate:
 def refused(*doubts: Doubt) -> Estimate:
     """Return an estimate that holds nothing but the reasons why there is none."""
     none = np.zeros(0)
-    level, reasons = judged(doubts)
+    level, said = judged(doubts)
     return Estimate(
         sizes_blocks=(),
         miss_ratio=none,
@@ -121,7 +75,7 @@ def refused(*doubts: Doubt) -> Estimate:
         high=none,
         pass_seconds=float("nan"),
         level=level,
-        reasons=reasons,
+        reasons=said,
     )
 
 
@@ -130,7 +84,7 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
 
     Where none is left the curve is refused.
     """
-    wide = (found.high - found.low) / 2 > UNKNOWN_WIDTH
+    wide = (found.high - found.low) / 2 > _UNKNOWN_WIDTH
     unseen = np.isin(found.sizes_blocks, found.unseen_blocks)
     left_out = wide | unseen
     if found.level == "refused" or not left_out.any():
@@ -138,24 +92,12 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
     none_left: Level = "refused" if left_out.all() else "reliable"
     doubts = [Doubt(found.level, reason) for reason in found.reasons]
     if (wide & ~unseen).any():
-        doubts.append(
-            Doubt(
-                "refused" if left_out.all() else "rough",
-                f"at {_named(found, wide & ~unseen)} the miss ratio is not known to ± "
-                f"{format_percent(UNKNOWN_WIDTH)}: record for longer, or ask for sizes nearer to today's",
-            )
-        )
+        reason = reasons.size_not_known(_bytes(found, wide & ~unseen), _UNKNOWN_WIDTH)
+        doubts.append(Doubt("refused" if left_out.all() else "rough", reason))
     if unseen.any():
-        doubts.append(
-            Doubt(
-                none_left,
-                f"at {_named(found, unseen)} the clock hand would pass the pool in less than "
-                f"{format_plain(BRIEF_PASS_SECONDS)} s, or {format_plain(UNSEEN_PASSES)} times while it "
-                "passes today's once: which pages would stay then, snapshots do not show; record with "
-                "--source trace",
-            )
-        )
-    level, reasons = judged(doubts)
+        reason = reasons.size_not_shown(_bytes(found, unseen), BRIEF_PASS_SECONDS, UNSEEN_PASSES)
+        doubts.append(Doubt(none_left, reason))
+    level, said = judged(doubts)
     kept = replace(
         found,
         sizes_blocks=tuple(
@@ -165,7 +107,7 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
         low=found.low[~left_out],
         high=found.high[~left_out],
         level=level,
-        reasons=reasons,
+        reasons=said,
     )
     return kept, [size for size, without in zip(found.sizes_blocks, left_out, strict=True) if without]
 
@@ -185,10 +127,5 @@ def without_too_small(found: Estimate) -> Estimate:
     )
 
 
-def _named(found: Estimate, chosen: NDArray[np.bool_]) -> str:
-    sizes = [
-        format_bytes(size * BLOCK_BYTES) for size, one in zip(found.sizes_blocks, chosen, strict=True) if one
-    ]
-    if len(sizes) > 2:
-        return f"{len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"
-    return " and ".join(sizes)
+def _bytes(found: Estimate, chosen: NDArray[np.bool_]) -> list[int]:
+    return [size * BLOCK_BYTES for size, one in zip(found.sizes_blocks, chosen, strict=True) if one]

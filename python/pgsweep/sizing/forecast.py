@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pgsweep.errors import UsageError
+from pgsweep.records import reasons
 from pgsweep.records.prediction import MemoryPrediction, PredictResult, Throughput
 from pgsweep.sizing.page_cache.disk_reads import DiskReads, Inputs, NotPredicted
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
@@ -114,7 +115,7 @@ def forecast(
     try:
         return composition.result(result, memory_bytes, sizes_bytes, change)
     except NotPredicted as why:
-        reason = f"what comes from disk is not predicted: {why}"
+        reason = reasons.disk_reads_not_predicted(str(why))
         verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, reason])
         return msgspec.structs.replace(result, verdict=verdict)
 

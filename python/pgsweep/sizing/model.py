@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from pgsweep.records import reasons
 from pgsweep.records.prediction import (
     CurvePoint,
     NoEviction,
@@ -17,6 +18,7 @@ from pgsweep.records.prediction import (
     ScannedRelation,
     Verdict,
 )
+from pgsweep.records.reasons import unique
 from pgsweep.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
@@ -72,13 +74,14 @@ class Prediction:
         """Return the record of the curve: a refused one has no points, and an unknown size has none."""
         estimate, unknown = self.shown()
         points = points_of(estimate)
-        reasons = list(dict.fromkeys([*estimate.reasons, *self.warnings]))
+        of_evidence = (reasons.evidence(warning) for warning in self.warnings)
+        said = unique([*estimate.reasons, *of_evidence])
         return PredictResult(
             source=self.source,
             observed=self.observed,
             points=points,
             unknown_bytes=[blocks * BLOCK_BYTES for blocks in unknown] if points else [],
-            verdict=Verdict(level=estimate.level, reasons=reasons),
+            verdict=Verdict(level=estimate.level, reasons=said),
             no_eviction=self.no_eviction,
             scans=[
                 ScannedRelation(

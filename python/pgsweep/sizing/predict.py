@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.plain import shell_word
+from pgsweep.records import reasons
 from pgsweep.records.prediction import NoEviction, Observed, PredictResult
 from pgsweep.sizing.forecast import forecast
 from pgsweep.sizing.model import SNAPSHOTS, Prediction
@@ -23,6 +24,7 @@ from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.parallel import check_threads
 from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
 from pgsweep.sizing.sizes import blocks_of, check_sizes, whole_megabytes, with_ring_limits
+from pgsweep.sizing.verdict import Doubt, judged
 from pgsweep.units import BLOCK_BYTES
 from pgsweep.versions import beyond_tested
 
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.evidence.store import Evidence, EvidenceMeta
-    from pgsweep.sizing.estimate import Doubt
     from pgsweep.sizing.snapshots.unfilled import Unfilled
     from pgsweep.sizing.what_if.grammar import Asked
 
@@ -201,7 +202,7 @@ def _from_snapshots(
 ) -> Prediction:
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
-    from pgsweep.sizing.estimate import Doubt, judged, refused
+    from pgsweep.sizing.estimate import refused
     from pgsweep.sizing.ring_limits import of_snapshots
     from pgsweep.sizing.snapshots.fit import estimate
     from pgsweep.sizing.snapshots.totals import read_totals
@@ -227,10 +228,9 @@ def _from_snapshots(
     )
     totals = read_totals(counters, relations, meta.database)
     if meta.settings.get("track_counts") == "off":
-        why = "track_counts is off: the server counts no accesses, and nothing is known of its misses"
         return Prediction(
             observation=Observation(evidence),
-            estimate=refused(Doubt("refused", why)),
+            estimate=refused(Doubt("refused", reasons.counters_off())),
             observed=_observed(meta, 0.0, 0, totals.seconds),
             warnings=_warnings(evidence),
         )
@@ -281,12 +281,12 @@ def _from_snapshots(
     doubts = [
         *([] if filling is None else [Doubt("refused", filling)]),
         *_server_doubts(meta),
-        *(Doubt(found.level, text) for text in found.reasons),
+        *(Doubt(found.level, reason) for reason in found.reasons),
     ]
-    level, reasons = judged(doubts)
+    level, said = judged(doubts)
     return Prediction(
         observation=Observation(evidence),
-        estimate=replace(found, level=level, reasons=reasons),
+        estimate=replace(found, level=level, reasons=said),
         observed=observed,
         warnings=warnings,
         scans=scans,
@@ -309,20 +309,14 @@ def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int
 def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
     """Return what a server does that its counters do not show."""
     from pgsweep.evidence.endings import WENT_AWAY
-    from pgsweep.sizing.estimate import Doubt
 
     doubts = []
     if meta.settings.get("in_hot_standby") == "on":
-        doubts.append(
-            Doubt(
-                "rough",
-                "the server is a standby: replay of WAL uses the pool too, and its accesses are not counted",
-            )
-        )
+        doubts.append(Doubt("rough", reasons.standby()))
     if meta.ended_by == "server":
-        doubts.append(Doubt("rough", "the server went away during the recording: what followed is not in it"))
+        doubts.append(Doubt("rough", reasons.server_went_away()))
     elif meta.ended_by in WENT_AWAY:
-        doubts.append(Doubt("rough", "the recorder lost its session: what followed is not in the recording"))
+        doubts.append(Doubt("rough", reasons.session_lost()))
     return doubts
 
 

@@ -144,7 +144,7 @@ def _predict(evidence: Path, sizes_bytes: Sequence[int] | None, seed: int) -> Pr
     if predicted.verdict.level == "refused":
         raise EvidenceError(
             f"`{evidence}` allows no prediction that could be proved",
-            cause="; ".join(predicted.verdict.reasons),
+            cause="; ".join(predicted.verdict.sentences),
             hint=f"pgsweep predict {shell_word(str(evidence))}",
         )
     return predicted

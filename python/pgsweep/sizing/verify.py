@@ -194,7 +194,7 @@ def _verdict(
     outside = [one for one in values if not one.within]
     wrong = [one for one in outside if not _within_together(one, len(values))]
     if not values:
-        return "not known", list(prediction.verdict.reasons) or ["nothing is predicted for this size"]
+        return "not known", prediction.verdict.sentences or ["nothing is predicted for this size"]
     if why := unsettled(prediction, after) or filling(before.server, after.server, values):
         return "not known", [why]
     if load_changed:

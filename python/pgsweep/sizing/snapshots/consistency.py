@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
-from pgsweep.sizing.estimate import Doubt
-from pgsweep.units import format_count, format_percent
+from pgsweep.records import reasons
+from pgsweep.sizing.verdict import Doubt
 
 REPORT_SECONDS: Final = 1.0
 """The shortest time between two reports of a session (pgstat.c, PGSTAT_MIN_INTERVAL)."""
@@ -67,25 +67,14 @@ def doubts(tallies: list[Tally], *, seconds: float, dropped_relations: float) ->
     ]
     found = []
     if grave:
-        found.append(
-            f"the server's counters contradict each other: {_counted(grave)}, which nothing seen explains; "
-            "they may mean something else on this server, and the prediction rests on them: record with "
-            "--source trace, or use a newer pgsweep"
-        )
+        found.append(Doubt("refused", reasons.counters_contradict(_counts(grave))))
     elif wrong:
-        found.append(
-            f"{_counted(wrong)}; the difference is put down to the {format_count(dropped_relations)} "
-            "relations that were dropped meanwhile, whose counters went with them"
-        )
-    reasons = [Doubt("refused" if grave else "reliable", sentence) for sentence in found]
+        found.append(Doubt("reliable", reasons.counters_of_dropped(_counts(wrong), dropped_relations)))
     for tally in tallies:
         if not wrong and tally.temporary > _WORTH_SAYING_RATIO * tally.database > 0:
-            sentence = (
-                f"{format_percent(tally.temporary / tally.database)} of the {tally.kind} are those of "
-                "temporary relations, which lie outside shared_buffers: they stay the same at any size"
-            )
-            reasons.append(Doubt("reliable", sentence))
-    return reasons
+            share = tally.temporary / tally.database
+            found.append(Doubt("reliable", reasons.temporary_relations(share, tally.kind)))
+    return found
 
 
 def _missing(tally: Tally) -> float:
@@ -98,10 +87,5 @@ def _noise(tally: Tally, seconds: float) -> float:
     return _NOISE_RATIO * most + late + 4 * sqrt(most) + _NOISE_BLOCKS
 
 
-def _counted(tallies: list[Tally]) -> str:
-    parts = [
-        f"{format_count(tally.relations + tally.temporary)} {tally.kind} against "
-        f"{format_count(tally.database)}"
-        for tally in tallies
-    ]
-    return f"the relations of the database and the database itself count {' and '.join(parts)}"
+def _counts(tallies: list[Tally]) -> list[tuple[str, float, float]]:
+    return [(tally.kind, tally.relations + tally.temporary, tally.database) for tally in tallies]

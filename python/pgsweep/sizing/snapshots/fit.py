@@ -20,12 +20,7 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.sizing.clock import Clock
 from pgsweep.sizing.estimate import (
-    BRIEF_PASS_SECONDS,
-    KEPT_ROOM,
-    SEVERAL_ACCESSES,
-    UNSEEN_PASSES,
     Estimate,
-    judged,
 )
 from pgsweep.sizing.parallel import map_in_threads
 from pgsweep.sizing.snapshots.curve import Curve, Flow
@@ -46,7 +41,6 @@ from pgsweep.sizing.snapshots.rates import (
     resample,
 )
 from pgsweep.sizing.snapshots.recording_doubts import (
-    LEAST_SNAPSHOTS,
     length_doubts,
     load_doubts,
     scan_doubts,
@@ -64,6 +58,14 @@ from pgsweep.sizing.snapshots.self_consistency import (
 )
 from pgsweep.sizing.snapshots.sequences import in_order, together
 from pgsweep.sizing.snapshots.totals import Totals, with_rings
+from pgsweep.sizing.verdict import (
+    BRIEF_PASS_SECONDS,
+    KEPT_ROOM,
+    LEAST_SNAPSHOTS,
+    SEVERAL_ACCESSES,
+    UNSEEN_PASSES,
+    judged,
+)
 from pgsweep.sizing.what_if.changed_curve import ChangedCurve, Changes
 
 Floats = NDArray[np.float64]
@@ -313,7 +315,7 @@ def estimate(
     known = np.flatnonzero(~np.isin(sizes_blocks, unseen))
     known_sizes = [sizes_blocks[at] for at in known.tolist()]
     length = length_doubts(totals, seen.snapshots, pass_seconds, by_paths=by_paths)
-    level, reasons = judged(
+    level, said = judged(
         [
             *totals.doubts,
             # One sentence on length: a short recording's interval is wide as well.
@@ -358,7 +360,7 @@ def estimate(
         high=high[:count],
         pass_seconds=pass_seconds,
         level=level,
-        reasons=reasons,
+        reasons=said,
         unseen_blocks=unseen,
         fitted=fitted,
     )

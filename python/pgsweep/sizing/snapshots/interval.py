@@ -36,10 +36,6 @@ MODEL_ERROR_OF_SCANS = 0.08
 _OWN_NOISE: Final = 0.5
 """How much of the error of a measured ratio holds for the recorded stretch itself at another size."""
 
-RELIABLE_WIDTH: Final = 0.015
-"""Half an interval; a wider one is rough. An error of twice this, 3 points, is then more than three standard
-errors."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:

@@ -14,42 +14,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.estimate import UNKNOWN_WIDTH, Doubt
-from pgsweep.sizing.snapshots.interval import RELIABLE_WIDTH
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent
+from pgsweep.records import reasons
+from pgsweep.records.prediction import Level
+from pgsweep.sizing import verdict
+from pgsweep.sizing.verdict import Doubt
+from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
 
-_TODAY_ROUGH, _TODAY_REFUSED = 0.003, 0.03
-"""By how much the miss ratio predicted at today's size may differ from the measured one, beside its noise."""
-
-_MISSES_ROUGH, _MISSES_REFUSED = 0.25, 0.8
-_MISS_RATIO_ROUGH, _MISS_RATIO_REFUSED = 0.002, 0.01
-"""Misses that relations have too many or too few: of all misses, and of all accesses."""
-
-_RESIDENT_ROUGH, _RESIDENT_REFUSED = 0.05, 0.09
-"""Of the pool."""
-
-_FOREIGN_ROUGH, _FOREIGN_REFUSED = 0.1, 0.8
-_UNKNOWN_ROUGH, _UNKNOWN_REFUSED = 0.05, 0.3
-"""Of the pool: pages of other databases, and of relations that the catalog does not name."""
-
-_SHIFT_ROUGH = 0.25
-"""Of the accesses: those that fall on another relation in the second half than in the first."""
-
-_ORDER_ROUGH, _ORDER_REFUSED = 0.05, 0.2
-"""Of the misses: those on pages that come in the order of their blocks."""
-
-_TOGETHER_ROUGH, _TOGETHER_REFUSED = 0.05, 0.2
-"""Of the accesses: those on relations whose neighbouring pages rise and fall together."""
-
-_DRIFT_ROUGH, _DRIFT_MATTERS, _CERTAIN_ERROR = 1.2, 0.002, 0.0003
-"""By how much halves of the recording differ from the whole, in standard errors, and in miss ratio; and an
-error that is there in any case."""
-
-_DRIFT_REFUSED: Final = 0.01
-"""The product of both. On simulated loads (benchmarks/calibration, even seeds) it separates those that move,
-with errors of up to tens of points, from others."""
+_CERTAIN_ERROR: Final = 0.0003
+"""An error of the miss ratio that is there in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +53,8 @@ def today_doubts(predicted: float, measured: float, noise: float) -> list[Doubt]
     Args:
         noise: standard error of the measured miss ratio.
     """
-    off = abs(predicted - measured)
-    if off <= _TODAY_ROUGH + 2 * noise:
-        return []
-    return [
-        Doubt(
-            "refused" if off > _TODAY_REFUSED + 2 * noise else "rough",
-            f"for today's size the method gives a miss ratio of {format_percent(predicted, 1)} where "
-            f"{format_percent(measured, 1)} was measured: it does not explain this load",
-        )
-    ]
+    level = verdict.TODAY.level(abs(predicted - measured), 2 * noise)
+    return [] if level is None else [Doubt(level, reasons.today_not_explained(predicted, measured))]
 
 
 def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_ratio: float) -> list[Doubt]:
@@ -113,28 +79,16 @@ def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_rati
         for p, misses in zip(parts, off, strict=True)
     ]
     wrong = sum(matters) / total * miss_ratio
-    if share > _MISSES_ROUGH or share * miss_ratio > _MISS_RATIO_ROUGH:
+    if verdict.MISSES.level(share) or verdict.MISSES_OF_ACCESSES.level(share * miss_ratio):
         worst = parts[int(np.argmax(off))]
-        far = share > _MISSES_REFUSED or wrong > _MISS_RATIO_REFUSED
-        doubts.append(
-            Doubt(
-                "refused" if far else "rough",
-                f"by the usage counts `{worst.name}` should have {format_count(worst.expected_misses)} "
-                f"misses a second, but the server counted {format_count(worst.counted_misses)}: its "
-                "pages are not visited as the method assumes (scans, bulk operations, or relations that "
-                "come and go)",
-            )
-        )
+        far = "refused" in (verdict.MISSES.level(share), verdict.MISSES_OF_ACCESSES.level(wrong))
+        reason = reasons.misses_not_explained(worst.name, worst.expected_misses, worst.counted_misses)
+        doubts.append(Doubt("refused" if far else "rough", reason))
     apart = sum(abs(p.seen_resident - p.expected_resident) for p in parts) / max(pool, 1.0)
-    if apart > _RESIDENT_ROUGH:
+    if level := verdict.CONTENTS.level(apart):
         worst = max(parts, key=lambda p: abs(p.seen_resident - p.expected_resident))
-        doubts.append(
-            Doubt(
-                "refused" if apart > _RESIDENT_REFUSED else "rough",
-                f"by its rates `{worst.name}` should have {format_count(worst.expected_resident)} "
-                f"pages in the pool, but {format_count(worst.seen_resident)} were seen",
-            )
-        )
+        reason = reasons.contents_not_explained(worst.name, worst.expected_resident, worst.seen_resident)
+        doubts.append(Doubt(level, reason))
     return doubts
 
 
@@ -146,22 +100,10 @@ def stranger_doubts(other_databases: float, unknown: float) -> list[Doubt]:
         unknown: share that holds pages of this database that belong to no relation of the catalog.
     """
     doubts = []
-    if other_databases > _FOREIGN_ROUGH:
-        doubts.append(
-            Doubt(
-                "refused" if other_databases > _FOREIGN_REFUSED else "rough",
-                f"{format_percent(other_databases)} of the pool holds pages of other databases, which take "
-                "their part of any other size too; how much they would take is not known",
-            )
-        )
-    if unknown > _UNKNOWN_ROUGH:
-        doubts.append(
-            Doubt(
-                "refused" if unknown > _UNKNOWN_REFUSED else "rough",
-                f"{format_percent(unknown)} of the pool holds pages of relations that were created, "
-                "rewritten or dropped during the recording: their sizes are not known",
-            )
-        )
+    if level := verdict.OTHER_DATABASES.level(other_databases):
+        doubts.append(Doubt(level, reasons.other_databases(other_databases)))
+    if level := verdict.UNKNOWN_RELATIONS.level(unknown):
+        doubts.append(Doubt(level, reasons.unknown_relations(unknown)))
     return doubts
 
 
@@ -177,16 +119,10 @@ def shift_doubts(names: Sequence[str], first: Floats, second: Floats) -> list[Do
         return []
     before, after = first / first.sum(), second / second.sum()
     shift = float(np.abs(before - after).sum() / 2)
-    if shift <= _SHIFT_ROUGH:
+    if (level := verdict.SHIFT.level(shift)) is None:
         return []
     worst = int(np.argmax(np.abs(before - after)))
-    return [
-        Doubt(
-            "rough",
-            f"the load changed: `{names[worst]}` had {format_percent(before[worst])} of the accesses in the "
-            f"first half of the recording, {format_percent(after[worst])} in the second",
-        )
-    ]
+    return [Doubt(level, reasons.load_shifted(names[worst], float(before[worst]), float(after[worst])))]
 
 
 def order_doubts(share: float) -> list[Doubt]:
@@ -195,16 +131,8 @@ def order_doubts(share: float) -> list[Doubt]:
     Args:
         share: of the misses.
     """
-    if share <= _ORDER_ROUGH:
-        return []
-    return [
-        Doubt(
-            "refused" if share > _ORDER_REFUSED else "rough",
-            f"{format_percent(share)} of the misses read relations from end to end: pages that come round "
-            "together stay or go together, which snapshots do not show; take a trace (record --source "
-            "trace)",
-        )
-    ]
+    level = verdict.IN_ORDER.level(share)
+    return [] if level is None else [Doubt(level, reasons.in_order(share))]
 
 
 def together_doubts(shares: Sequence[tuple[str, float]]) -> list[Doubt]:
@@ -214,17 +142,10 @@ def together_doubts(shares: Sequence[tuple[str, float]]) -> list[Doubt]:
         shares: such relations, and their share of the accesses.
     """
     share = sum(own for _, own in shares)
-    if share <= _TOGETHER_ROUGH:
+    if (level := verdict.ONE_AFTER_THE_OTHER.level(share)) is None:
         return []
     worst = max(shares, key=lambda one: one[1])[0]
-    return [
-        Doubt(
-            "refused" if share > _TOGETHER_REFUSED else "rough",
-            f"{format_percent(share)} of the accesses visit pages one after the other, most of them in "
-            f"`{worst}`: they stay or go together, which snapshots do not show; take a trace (record "
-            "--source trace)",
-        )
-    ]
+    return [Doubt(level, reasons.one_after_the_other(share, worst))]
 
 
 def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list[Doubt]:
@@ -240,41 +161,23 @@ def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list
         error: standard errors of `whole`.
     """
     if len(halves) < 2:
-        return [
-            Doubt(
-                "rough",
-                "there are too few snapshots to compare the halves of the recording, and so to see whether "
-                "the load moves: record for longer",
-            )
-        ]
+        return [Doubt("rough", reasons.halves_not_compared())]
     apart = whole - np.mean(halves, axis=0)
     halved = float(np.mean([half[1] for half in halves]))
     chance = error + _CERTAIN_ERROR
     drift = float(min(-apart[0] / chance[0], apart[1] / chance[1]))
     most = float(np.abs(apart).max())
-    if drift <= _DRIFT_ROUGH or most < _DRIFT_MATTERS:
+    if verdict.DRIFT_DEVIATIONS.level(drift) is None or most < verdict.DRIFT_MATTERS:
         return []
-    return [
-        Doubt(
-            "refused" if drift * most > _DRIFT_REFUSED else "rough",
-            "the load moves, or was recorded for too short a time: each half of the recording shows fewer "
-            "pages, read more often, than the whole does (at twice the size the miss ratios predicted from "
-            f"them differ by {format_percent(abs(halved - whole[1]), 1)})",
-        )
-    ]
+    level: Level = "refused" if drift * most > verdict.DRIFT_REFUSED else "rough"
+    return [Doubt(level, reasons.load_moves(float(abs(halved - whole[1]))))]
 
 
 def width_doubts(sizes_blocks: Sequence[int], low: Floats, high: Floats) -> list[Doubt]:
     """Return whether the interval is wide at some size that is shown nevertheless."""
     half = (high - low)[: len(sizes_blocks)] / 2
-    half = np.where(half > UNKNOWN_WIDTH, 0.0, half)
-    if not len(half) or half.max() <= RELIABLE_WIDTH:
+    half = np.where(half > (verdict.HALF_WIDTH.refused or 0.0), 0.0, half)
+    if not len(half) or half.max() <= verdict.HALF_WIDTH.rough:
         return []
     worst = int(np.argmax(half))
-    return [
-        Doubt(
-            "rough",
-            f"at {format_bytes(sizes_blocks[worst] * BLOCK_BYTES)} the miss ratio is known to ± "
-            f"{format_percent(half[worst], 1)} only: record for longer, or ask for sizes nearer to today's",
-        )
-    ]
+    return [Doubt("rough", reasons.wide_interval(sizes_blocks[worst] * BLOCK_BYTES, float(half[worst])))]

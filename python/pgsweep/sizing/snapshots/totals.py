@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.estimate import Doubt
 from pgsweep.sizing.observed import gained
 from pgsweep.sizing.snapshots.consistency import Tally, doubts
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.scan_counts import by_rings, scanned_blocks
+from pgsweep.sizing.verdict import Doubt
 from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]

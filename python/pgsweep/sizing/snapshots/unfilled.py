@@ -16,10 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.records import reasons
+from pgsweep.records.reasons import Reason
 from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.totals import Totals
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
+from pgsweep.units import BLOCK_BYTES
 
 FULL_SHARE = 0.99
 """A pool with this share of its buffers in use counts as full: dropped relations leave some free."""
@@ -49,7 +51,7 @@ class Unfilled:
     filling_blocks: int
     known_from_blocks: int
     known_below_blocks: int | None
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     usable: bool
 
     def knows(self, blocks: int) -> bool:
@@ -83,54 +85,40 @@ def unfilled(
     if not never_full and (moved is None or moved >= _FEWEST_MOVES):
         return None
 
-    reasons, usable = [], True
+    said: list[Reason] = []
+    usable = True
     evicted = _evictions(counters)
     if moved is not None and server_version_num < _NO_FREE_LIST_FROM:
         evicted = max(evicted, moved)
     at_least, below, scans = _rings(relations, totals, database_oid, pool_blocks)
     known_from = max(most, at_least, _FEW_BLOCKS)
-    size = _words(pool_blocks)
+    size = _bytes(pool_blocks)
     filling = _filling(used_blocks) if never_full else 0
     if filling:
         # What it will hold is more than it has held, by nobody knows how much.
         usable, known_from = False, pool_blocks
-        reasons.append(
-            f"the pool is still filling: {_words(most)} of {size} held pages at most, {_words(filling)} of "
-            "them new in the second half of the recording; record again when that no longer grows"
-        )
+        said.append(reasons.still_filling(_bytes(most), size, _bytes(filling)))
     elif never_full:
-        reasons.append(
-            f"shared_buffers was never full: in {len(used_blocks)} snapshots at most {_words(most)} of "
-            f"{size} held pages; all that is used fits into that"
-        )
+        said.append(reasons.never_full(len(used_blocks), _bytes(most), size))
     else:
-        reasons.append("shared_buffers is full, but nothing was evicted: all that is used fits into it")
+        said.append(reasons.nothing_evicted())
     if filling:
         pass
     elif evicted > max(_FEW_BLOCKS, 0.001 * pool_blocks) and never_full:
         usable, known_from = False, pool_blocks
-        reasons.append(
-            f"yet {format_count(evicted)} buffers were evicted or passed by the clock hand: between "
-            f"snapshots the pool was "
-            "full for a time; record again, with shorter pauses between large loads and drops"
-        )
-    elif known_from < pool_blocks:
-        reasons.append(
-            f"no page had to leave, so nothing is known below {_words(known_from)}: to learn more, set "
-            "shared_buffers to about that size and record again"
-        )
+        said.append(reasons.full_for_a_time(evicted))
     else:
-        reasons.append("of smaller sizes nothing is known: to learn more, make it smaller and record again")
-    reasons += scans
+        said.append(reasons.smaller_not_known(_bytes(known_from) if known_from < pool_blocks else None))
+    said += scans
     if len(used_blocks) < _FEWEST_SNAPSHOTS:
         usable = False
-        reasons.append(f"{len(used_blocks)} snapshots are few: record for longer")
+        said.append(reasons.few_snapshots_of_unfilled(len(used_blocks)))
     return Unfilled(
         used_blocks=most,
         filling_blocks=filling,
         known_from_blocks=known_from,
         known_below_blocks=below,
-        reasons=tuple(reasons),
+        reasons=tuple(said),
         usable=usable,
     )
 
@@ -151,19 +139,14 @@ def estimate_unfilled(found: Unfilled, totals: Totals, sizes_blocks: Sequence[in
     )
 
 
-def filled_up(used_blocks: NDArray[np.int64], pool_blocks: int) -> str | None:
+def filled_up(used_blocks: NDArray[np.int64], pool_blocks: int) -> Reason | None:
     """Return a reason not to rely on snapshots where the pool was full in some of them and not in others."""
     short = int((used_blocks < FULL_SHARE * pool_blocks).sum())
-    if short <= 0.1 * len(used_blocks):
-        return None
-    return (
-        f"shared_buffers was not full in {short} of {len(used_blocks)} snapshots: it filled up, or relations "
-        "were dropped; record again while it is full"
-    )
+    return None if short <= 0.1 * len(used_blocks) else reasons.filled_meanwhile(short, len(used_blocks))
 
 
-def _words(blocks: int) -> str:
-    return format_bytes(blocks * BLOCK_BYTES)
+def _bytes(blocks: int) -> int:
+    return blocks * BLOCK_BYTES
 
 
 def _evictions(counters: Table) -> int:
@@ -179,12 +162,12 @@ def _evictions(counters: Table) -> int:
 
 def _rings(
     relations: Table, totals: Totals, database_oid: int, pool_blocks: int
-) -> tuple[int, int | None, list[str]]:
+) -> tuple[int, int | None, list[Reason]]:
     """Return the sizes between which every scan that was seen uses a ring, or not, as it does today."""
     blocks = np.maximum(relations["blocks_begin"], relations["blocks_end"])
     scanned = np.flatnonzero((totals.relation_scans > 0) & (relations["db"] == database_oid) & (blocks > 0))
     at_least, below = 0, None
-    reasons = []
+    said = []
     plain = scanned[blocks[scanned] <= pool_blocks // 4]
     if len(plain):
         largest = plain[np.argmax(blocks[plain])]
@@ -193,11 +176,8 @@ def _rings(
     if len(ringed):
         smallest = ringed[np.argmin(blocks[ringed])]
         below = 4 * int(blocks[smallest])
-        reasons.append(
-            f"scans of {relations['name'][smallest]} go through a ring, but from {_words(below)} on they "
-            "would not: nothing is known of those sizes"
-        )
-    return at_least, below, reasons
+        said.append(reasons.rings_end(relations["name"][smallest], _bytes(below)))
+    return at_least, below, said
 
 
 def _filling(used_blocks: NDArray[np.int64]) -> int:

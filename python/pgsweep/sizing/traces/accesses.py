@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
+from pgsweep.records.reasons import Reason
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +63,7 @@ class Trace:
         missed: which accesses the server missed itself.
         new_page: which pages were created during the trace.
         start: the pool at the beginning, where it was seen.
-        notes: what was left out, in words for the verdict.
+        notes: what was left out, for the verdict.
     """
 
     pages: NDArray[np.uint32]
@@ -80,7 +81,7 @@ class Trace:
     missed: NDArray[np.bool_]
     new_page: NDArray[np.bool_]
     start: PoolState | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
 
     def of_rows(self, rows: NDArray[Any] | slice) -> dict[str, Any]:
         """Return the columns that have a value for each row, of some rows."""

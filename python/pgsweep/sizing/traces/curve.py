@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgsweep.sizing.estimate import Estimate, judged
+from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.traces.accesses import Floats, Trace
 from pgsweep.sizing.traces.doubts import doubts_of_replays
 from pgsweep.sizing.traces.replays import Replay, Replayed
@@ -15,6 +15,7 @@ from pgsweep.sizing.traces.shared_replays import ReplayPlan, replay_sizes_of
 from pgsweep.sizing.traces.today import TodayCheck
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools
+from pgsweep.sizing.verdict import judged
 
 if TYPE_CHECKING:
     from pgsweep.sizing.observed import Server

@@ -7,24 +7,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgsweep.records.prediction import Level
-from pgsweep.sizing.estimate import Doubt
+from pgsweep.records import trace_reasons as reasons
+from pgsweep.records.reasons import Reason
 from pgsweep.sizing.traces.accesses import Trace
 from pgsweep.sizing.traces.replays import Replay, Replayed
 from pgsweep.sizing.traces.today import TodayCheck
 from pgsweep.sizing.traces.warm_start import WarmPools
-from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_count, format_minutes, format_percent
+from pgsweep.sizing.verdict import (
+    RELIABLE,
+    TODAY,
+    TRACE_ACCESSES,
+    TRACE_DRIFT,
+    TRACE_LOST,
+    TRACE_RELATIONS,
+    TRACE_WIDE,
+    Doubt,
+)
+from pgsweep.units import BLOCK_BYTES, Z90
 
 if TYPE_CHECKING:
     from pgsweep.sizing.observed import Server
 
-_FEW_ACCESSES, _TOO_FEW_ACCESSES = 10_000, 1_000
-_SOME_LOST, _TOO_MANY_LOST = 0.001, 0.02
-_WRONG_TODAY, _VERY_WRONG_TODAY = 0.003, 0.03
-_WRONG_RELATION = 0.01
-_DRIFT = 0.01
-_WIDE = 0.02
-"""Thresholds of the verdict, miss ratios and shares."""
+_OFF_TODAY = TODAY.rough
+_WIDE = TRACE_WIDE.rough
 
 
 def doubts_of_replays(
@@ -39,174 +44,106 @@ def doubts_of_replays(
     pool_blocks, lost_events = server.pool_blocks, server.lost_events
     trace, accesses = replay.trace, int(replay.stretch.total)
     doubts = [Doubt("rough", note) for note in trace.notes]
-    if accesses < _FEW_ACCESSES:
-        level: Level = "refused" if accesses < _TOO_FEW_ACCESSES else "rough"
-        text = f"only {format_count(accesses)} accesses of the database: record for longer"
-        doubts.append(Doubt(level, text))
+    few, too_few = TRACE_ACCESSES
+    if accesses < few:
+        doubts.append(Doubt("refused" if accesses < too_few else "rough", reasons.few_accesses(accesses)))
     if lost_events:
         share = lost_events / (len(trace.pages) + lost_events)
-        level = "refused" if share >= _TOO_MANY_LOST else "rough" if share >= _SOME_LOST else "reliable"
-        doubts.append(Doubt(level, f"{format_count(lost_events)} events were lost ({_percent(share)})"))
-    doubts += _of_today(check)
+        level = TRACE_LOST.level(share) or RELIABLE
+        doubts.append(Doubt(level, reasons.events_lost(lost_events, share)))
+    doubts += _today_doubts(check)
     others = [(s, one) for s, one in zip(sizes_blocks, found, strict=True) if s != pool_blocks]
     meetings = max((one.meetings for _, one in others), default=0.0)
     if meetings > _WIDE / 2:
-        text = (
-            "several sessions scan the same table at the same time and read for one another; how often they "
-            f"meet changes with the size: by up to {_percent(meetings)} of the accesses"
-        )
-        doubts.append(Doubt("rough", text))
+        doubts.append(Doubt("rough", reasons.scans_meet(meetings)))
     for size, one in others:
         if one.moves:
-            doubts.append(Doubt("rough", _lingers(trace, pools, size, one)))
+            doubts.append(Doubt("rough", _lingering(trace, pools, size, one)))
             break
     unknown = [(size, one.unknown_scans) for size, one in others if one.unknown_scans > _WIDE]
     if unknown:
         size, share = max(unknown, key=lambda pair: pair[1])
-        text = (
-            f"at {_size(size)} it is not known whether tables that were scanned once are still there at the "
-            f"next scan ({_percent(share)} of the accesses): record for longer than scans are apart"
-        )
-        doubts.append(Doubt("rough", text))
-    doubts += _of_unsteady(trace, pools, others)
+        doubts.append(Doubt("rough", reasons.scans_seen_once(size * BLOCK_BYTES, share)))
+    doubts += _unsteady_doubts(trace, pools, others)
     wide = [(size, one.half_width) for size, one in others if one.half_width > _WIDE]
     if wide:
         size, width = max(wide, key=lambda pair: pair[1])
-        of = _percent(width)
-        text = f"at {_size(size)} the order of sessions and vacuums changes the miss ratio by ±{of}"
-        doubts.append(Doubt("rough", text))
+        doubts.append(Doubt("rough", reasons.order_decides(size * BLOCK_BYTES, width)))
     return [*doubts, *(Doubt("reliable", note) for note in _notes(replay, pools, sizes_blocks, found))]
 
 
-def _of_unsteady(trace: Trace, pools: WarmPools, others: Sequence[tuple[int, Replayed]]) -> list[Doubt]:
+def _unsteady_doubts(trace: Trace, pools: WarmPools, others: Sequence[tuple[int, Replayed]]) -> list[Doubt]:
     """Return doubts because the load moves, or visits pages in turn where that widens an interval."""
     steadiness = pools.steadiness
     size, found = max(others, key=lambda pair: pair[1].unsteady, default=(0, None))
-    wider = found is not None and found.unsteady > _WRONG_TODAY
-    there = ""
-    if found is not None and wider:
-        low, high = _percent(max(found.low, 0.0)), _percent(min(found.high, 1.0))
-        there = f"; at {_size(size)} between {low} and {high} may miss"
+    bounds = None
+    if found is not None and found.unsteady > _OFF_TODAY:
+        bounds = (max(found.low, 0.0), min(found.high, 1.0))
     doubts = []
     if steadiness.together > 0:
-        text = (
-            "the load moves from page to page, or visits a page several times and then no more: of the "
-            f"pages first visited in the second half of the trace {format_percent(steadiness.together)} "
-            f"would have been visited before, if visits came at random times{there}: record for longer"
-        )
-        doubts.append(Doubt("rough", text))
-    if steadiness.in_turn.any() and wider:
+        doubts.append(Doubt("rough", reasons.visits_move(steadiness.together, size * BLOCK_BYTES, bounds)))
+    if steadiness.in_turn.any() and bounds is not None:
         names = trace.group_names
-        of = f", most of them of {names[steadiness.in_turn_group]}" if names else ""
-        text = (
-            f"{format_percent(steadiness.in_turn_share)} of the accesses visit pages in turn, as a loop "
-            f"does{of}: which of them stay depends on what the pool held before{there}"
-        )
-        doubts.append(Doubt("rough", text))
+        relation = names[steadiness.in_turn_group] if names else ""
+        reason = reasons.visits_in_turn(steadiness.in_turn_share, relation, size * BLOCK_BYTES, bounds)
+        doubts.append(Doubt("rough", reason))
     return doubts
 
 
-def _of_today(check: TodayCheck) -> list[Doubt]:
+def _today_doubts(check: TodayCheck) -> list[Doubt]:
     """Return where today's size does not come out as it was counted."""
     doubts: list[Doubt] = []
-    level: Level
     exact, drawn = check.exact, check.drawn
+    of_worst = (check.worst, check.replayed, check.counted)
     if exact is not None:
         noise = exact.half_width
-        if check.exact_error > _WRONG_TODAY + noise:
-            level = "refused" if check.exact_error > _VERY_WRONG_TODAY + noise else "rough"
-            text = (
-                f"the accesses replayed from the pool's own contents miss {_percent(exact.ratio)} at today's "
-                f"size, where {_percent(check.measured)} was counted{_most_of_it(check)}"
-            )
-            doubts.append(Doubt(level, text))
-        elif check.apart > _WRONG_RELATION + 2 * noise:
-            text = (
-                f"relations do not miss as they were counted ({_percent(check.apart)} of the accesses at "
-                f"today's size){_most_of_it(check)}"
-            )
-            doubts.append(Doubt("rough", text))
-    if drawn is not None:
-        noise = drawn.half_width
-        if check.drawn_error > _WRONG_TODAY + noise:
-            level = "refused" if check.drawn_error > _VERY_WRONG_TODAY + noise else "rough"
-            mark = f"{_percent(check.measured)} was measured"
-            if exact is not None:
-                mark = f"one that begins with the pool's own contents gives {_percent(exact.ratio)}"
-            text = (
-                f"a replay that begins with a drawn warm state gives {_percent(drawn.ratio)} at today's "
-                f"size, but {mark}"
-            )
-            doubts.append(Doubt(level, text))
+        if level := TODAY.level(check.exact_error, noise):
+            doubts.append(Doubt(level, reasons.replay_off_today(exact.ratio, check.measured, *of_worst)))
+        elif level := TRACE_RELATIONS.level(check.apart, 2 * noise):
+            doubts.append(Doubt(level, reasons.relations_off_today(check.apart, *of_worst)))
+    if drawn is not None and (level := TODAY.level(check.drawn_error, drawn.half_width)):
+        start = None if exact is None else exact.ratio
+        doubts.append(Doubt(level, reasons.start_decides(drawn.ratio, start, check.measured)))
     return doubts
-
-
-def _size(blocks: int) -> str:
-    return format_bytes(blocks * BLOCK_BYTES)
-
-
-def _percent(ratio: float) -> str:
-    return format_percent(ratio, 2)
-
-
-def _most_of_it(check: TodayCheck) -> str:
-    if not check.worst:
-        return ""
-    counts = f"{format_count(check.replayed)} misses instead of {format_count(check.counted)}"
-    return f"; most of it by {check.worst}: {counts}"
 
 
 def _notes(
     replay: Replay, pools: WarmPools, sizes_blocks: Sequence[int], found: Sequence[Replayed]
-) -> list[str]:
-    """Return what is to be known of this stretch, and is nothing against its prediction."""
-    trace, length = replay.trace, format_minutes(replay.trace.duration_seconds)
-    notes: list[str] = []
+) -> list[Reason]:
+    """Return remarks that do not lower the verdict."""
+    trace, seconds = replay.trace, replay.trace.duration_seconds
+    notes: list[Reason] = []
     early, late = _halves(replay)
     sampled = [one.sampling for one in found if one.sampling]
     if sampled:
-        notes.append(
-            "the trace is long: replayed by samples of its pages, each in a pool that is smaller in "
-            f"proportion; the intervals include the sampling error, up to ±{_percent(max(sampled))}"
-        )
-    drifted = abs(late - early) > max(_DRIFT, 0.1 * (late + early), 2 * _noise(replay))
+        notes.append(reasons.pages_sampled(max(sampled)))
+    drifted = abs(late - early) > max(TRACE_DRIFT, 0.1 * (late + early), 2 * _noise(replay))
     if drifted and replay.measured_misses.any():
-        notes.append(
-            f"the miss ratio went from {_percent(early)} in the first half to {_percent(late)} in the second"
-        )
+        notes.append(reasons.halves_differ(early, late))
     width = [one.another_stretch for one in found]
     widest = int(np.argmax(width))
     if width[widest] > _WIDE:
         longer = trace.duration_seconds * (width[widest] / _WIDE) ** 2
         rare = replay.stretch.rare
-        few = f" ({rare.min()} scans of one kind were seen)" if len(rare) else ""
-        notes.append(
-            f"another stretch of {length} may differ by ±{_percent(width[widest])} at "
-            f"{_size(sizes_blocks[widest])}{few}; record for about {format_minutes(longer)} to have it "
-            f"within ±{format_percent(_WIDE)}"
-        )
+        scans = int(rare.min()) if len(rare) else None
+        size_bytes = sizes_blocks[widest] * BLOCK_BYTES
+        notes.append(reasons.another_stretch(size_bytes, seconds, width[widest], scans, longer, _WIDE))
     beyond = [
         size
         for size in sizes_blocks
-        if np.isfinite(pass_seconds := pools.pass_seconds(size)) and 2 * pass_seconds > trace.duration_seconds
+        if np.isfinite(pass_seconds := pools.pass_seconds(size)) and 2 * pass_seconds > seconds
     ]
     if beyond:
-        notes.append(
-            f"from {_size(min(beyond))} on, a page stays for longer than the {length} of the trace: "
-            "those sizes rest on estimated rates, not on replay alone"
-        )
+        notes.append(reasons.beyond_the_trace(min(beyond) * BLOCK_BYTES, seconds))
     return notes
 
 
-def _lingers(trace: Trace, pools: WarmPools, blocks: int, found: Replayed) -> str:
-    """Return the sentence that a ratio depends on how long the server has run, and why."""
+def _lingering(trace: Trace, pools: WarmPools, blocks: int, found: Replayed) -> Reason:
+    """Return the reason that a ratio depends on how long the server has run, and why."""
     lingering = pools.lingering(blocks)
     group = max(lingering, key=lambda one: len(lingering[one].pages))
-    return (
-        f"from {_size(blocks)} on, scans of {trace.group_names[group]} leave pages behind that the next scan "
-        f"still finds: {_percent(found.fresh)} holds just after a restart, {_percent(found.ratio)} a minute "
-        f"later, {_percent(found.settled)} after a long time"
-    )
+    name = trace.group_names[group]
+    return reasons.scans_linger(blocks * BLOCK_BYTES, name, found.fresh, found.ratio, found.settled)
 
 
 def _halves(replay: Replay) -> tuple[float, float]:

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pgsweep.records import trace_reasons as reasons
 from pgsweep.records.prediction import Observed
-from pgsweep.sizing.estimate import RELIABLE, ROUGH, Estimate
+from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.model import Prediction
 from pgsweep.sizing.traces.sampled import Pages, replay_sizes
 from pgsweep.sizing.traces.shared_replays import ReplayPlan
-from pgsweep.units import Z90, format_percent
+from pgsweep.sizing.verdict import RELIABLE, ROUGH, TODAY
+from pgsweep.units import Z90
 from pgsweep.versions import NEWEST_TESTED_MAJOR
 
 if TYPE_CHECKING:
     from pgsweep.evidence.oracle_general import OracleTrace
 
-_FEW_FIRST = 0.003
 _WINDOWS = 24
 
 
@@ -81,18 +82,15 @@ def replay_cold(
     left = misses - point[:, None] * np.diff(edges)
     width = Z90 * np.sqrt((left**2).sum(axis=1) + np.array([one.error for one in found]) ** 2) / total
     first = objects / total
-    reasons = [
-        f"counted from an empty pool: {format_percent(first, 2)} of the accesses are first ones, and count "
-        "as misses; in a server that has run for long they need not miss, and the lower bounds leave them out"
-    ]
+    said = [reasons.first_accesses(first)]
     if sampled:
-        reasons.append("replayed by samples of the pages, each in a pool that is smaller in proportion")
+        said.append(reasons.foreign_pages_sampled())
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
         miss_ratio=point,
         low=np.clip(point - width - first, 0, 1),
         high=np.clip(point + width, 0, 1),
         pass_seconds=float("nan"),
-        level=RELIABLE if first <= _FEW_FIRST else ROUGH,
-        reasons=reasons,
+        level=RELIABLE if first <= TODAY.rough else ROUGH,
+        reasons=said,
     )

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.evidence.schema import FLAG_PINNED
+from pgsweep.records import trace_reasons
+from pgsweep.records.reasons import Reason
 from pgsweep.sizing.snapshots.observations import Table, file_keys
 from pgsweep.sizing.traces.accesses import (
     EXTEND,
@@ -140,22 +142,19 @@ def build_trace(facts: TraceFacts) -> Trace:
     return with_drops(trace, facts.drops, names)
 
 
-def _numbered(facts: TraceFacts) -> tuple[NDArray[np.uint32], Table, tuple[str, ...]]:
+def _numbered(facts: TraceFacts) -> tuple[NDArray[np.uint32], Table, tuple[Reason, ...]]:
     """Return the number of each page accessed, seen in the pool, and dropped; the names of all; and notes."""
     parts = [facts.accesses]
     if facts.snapshot is not None:
         parts.append(facts.snapshot)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
     if facts.drops is not None and facts.has_drops:
         rows = sum(len(part["block"]) for part in parts)
         most = max(_DROPPED_ANYWAY, _DROPPED_A_ROW * rows)
         dropped, unnamed = blocks_of_dropped(facts.drops, facts.relations, most)
         parts.append(dropped)
         if unnamed:
-            notes = (
-                f"the dropped relations had {unnamed} blocks more than are tracked: those of them that were "
-                "in the pool are assumed to stay in it",
-            )
+            notes = (trace_reasons.blocks_not_tracked(unnamed),)
     columns = [np.concatenate([part[name] for part in parts]) for name in PAGE_COLUMNS]
     ids, found = _native.dense_ids(*columns)
     names: Table = {name: found[name] for name in PAGE_COLUMNS}  # type: ignore[literal-required]

@@ -17,10 +17,12 @@ import numpy as np
 
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
+from pgsweep.records import trace_reasons as reasons
 from pgsweep.records.prediction import ChangedPrediction, PredictResult, WhatIf
-from pgsweep.sizing.estimate import KEPT_ROOM, Doubt, Estimate, judged
+from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.forecast import Change, forecast, no_memory
 from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.verdict import KEPT_ROOM, Doubt, judged
 from pgsweep.sizing.what_if.assumptions import assumption_of
 from pgsweep.sizing.what_if.changed_trace import ChangedTrace
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
@@ -33,10 +35,6 @@ if TYPE_CHECKING:
 
 _DRAWS: Final = 2
 _LEAST_BLOCKS: Final = 16
-_ASSUMED: Final = (
-    "the changed load was never observed: the intervals take the assumptions as exact and do not cover their "
-    "error"
-)
 
 
 def with_what_if(
@@ -119,7 +117,7 @@ def _changed(
     )
     if any(one.of_load for one in asked):
         if now.level == "refused":
-            why = "the curve without the what-ifs is refused"
+            why = reasons.refused_without_change()
             estimate = replace(estimate, reasons=[why, *now.reasons])
         elif trace is not None:
             draws = [_drawn(prediction, observation, asked, seed, number) for number in range(_DRAWS)]
@@ -127,7 +125,7 @@ def _changed(
             observation, trace = Observation(draws[0].tables), draws[0].trace
             kept_blocks = draws[0].tables.kept_blocks
         elif now.changed is None:
-            why = "nothing was evicted while it was observed: what would be under another load is not known"
+            why = reasons.changed_from_nothing_evicted()
             estimate = replace(estimate, level="refused", reasons=[why, *now.reasons])
         else:
             estimate = _rough(now.changed, now)
@@ -223,12 +221,12 @@ def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
 
 def _rough(changed: Estimate, now: Estimate) -> Estimate:
     """Return the curve with its verdict: at best rough, and no better than the one without changes."""
-    doubts = [Doubt("rough", _ASSUMED)]
-    doubts += [Doubt(changed.level, text) for text in changed.reasons]
+    doubts = [Doubt("rough", reasons.load_not_observed())]
+    doubts += [Doubt(changed.level, reason) for reason in changed.reasons]
     if now.level != "reliable":
-        doubts += [Doubt(now.level, text) for text in now.reasons]
+        doubts += [Doubt(now.level, reason) for reason in now.reasons]
     if changed.too_small_blocks:
-        sizes = ", ".join(format_bytes(size * BLOCK_BYTES) for size in changed.too_small_blocks[:3])
-        doubts.append(Doubt("rough", f"at {sizes} little more would fit than what is kept: not predicted"))
-    level, reasons = judged(doubts)
-    return replace(changed, level=level, reasons=reasons)
+        sizes = [size * BLOCK_BYTES for size in changed.too_small_blocks]
+        doubts.append(Doubt("rough", reasons.kept_leaves_little(sizes)))
+    level, said = judged(doubts)
+    return replace(changed, level=level, reasons=said)
