@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.page_cache.rate_caches import PageCache, RateCaches
+from pgsweep.sizing.page_cache.both_caches import PageCache
+from pgsweep.sizing.page_cache.rate_caches import RateCaches
 from pgsweep.sizing.page_cache.residence import Classes, Residence
 from pgsweep.sizing.snapshots.fitted import Fitted
 from tests.fix_pool import PER_SECOND, RULES, Pages, record, zipf_pages

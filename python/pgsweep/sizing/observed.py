@@ -10,23 +10,27 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.errors import EvidenceError
 from pgsweep.evidence.disk_latency import latencies_of
+from pgsweep.evidence.exported import ExportedTrace
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.processor_times import PACE_BY, copy_of, nanoseconds, pace_of
 from pgsweep.evidence.sampling import BlockSample
-from pgsweep.sizing.nothing_seen import nothing_seen
+from pgsweep.evidence.store import Evidence
+from pgsweep.plain import shell_word
+from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
 from pgsweep.sizing.rules import rules_of, unsettled
 from pgsweep.units import BLOCK_BYTES
 from pgsweep.versions import beyond_tested
 
 if TYPE_CHECKING:
     from pgsweep import _native
-    from pgsweep.errors import EvidenceError
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.schema import EvidenceMeta
     from pgsweep.host.processor_pace import Pace
@@ -45,6 +49,9 @@ _NOT_REPORTED: Final = ("host", "pool")
 
 _MOST_DELAY_SECONDS: Final = 1.5
 """Most seconds by which the statistics lag at one end of a recording."""
+
+_FEWEST_BLOCKS: Final = 16
+"""Of shared_buffers (guc_tables.c)."""
 
 _EXTENSIONS_ARE_READS_BELOW: Final = 160000
 """Until 15 the server counts a new block as a read (bufmgr.c, ReadBuffer_common)."""
@@ -315,6 +322,34 @@ class Observation:
         """A name for each of the relations."""
         return relation_names(self.relations)
 
+    def check_whole(self) -> None:
+        """Check that there are rows in the tables that a model begins with.
+
+        Raises:
+            EvidenceError: there are not, because the recording was cut short or a part is missing or damaged.
+        """
+        if isinstance(self.evidence, Evidence):
+            check_observed(self.evidence)
+
     def nothing_seen(self) -> EvidenceError:
         """Return the error for an observation without an access of its database."""
         return nothing_seen(self.evidence)
+
+
+def observe(evidence: Path) -> Observation | None:
+    """Open a recording, or an exported trace with what lies beside it; None for a trace that others recorded.
+
+    Raises:
+        EvidenceError: it cannot be read, or does not say how large the pool was.
+    """
+    if evidence.is_file():
+        exported = ExportedTrace.open(evidence)
+        return None if exported is None else Observation(exported)
+    opened = Evidence.open(evidence)
+    if opened.meta.shared_buffers_blocks < _FEWEST_BLOCKS:
+        raise EvidenceError(
+            f"`{evidence}` does not give the size of shared_buffers",
+            cause="the recording was cut before the server had answered",
+            hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
+        )
+    return Observation(opened)

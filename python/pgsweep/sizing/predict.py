@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
-from pgsweep.plain import shell_word
 from pgsweep.records import reasons
 from pgsweep.records.prediction import NoEviction, Observed, PredictResult
 from pgsweep.sizing.forecast import forecast
 from pgsweep.sizing.model import SNAPSHOTS, Prediction
-from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
-from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.nothing_seen import nothing_seen
+from pgsweep.sizing.observed import Observation, observe
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.parallel import check_threads
 from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
-    from pgsweep.evidence.store import Evidence, EvidenceMeta
+    from pgsweep.evidence.store import EvidenceMeta
     from pgsweep.sizing.snapshots.unfilled import Unfilled
     from pgsweep.sizing.what_if.grammar import Asked
 
@@ -74,33 +73,27 @@ def predict(
     from pgsweep.sizing.what_if.predicted import with_what_if
 
     asked = parse(what_if)
-    if memory_bytes is not None and _knows_memory(evidence):
+    if sizes_bytes is not None:
+        check_sizes(sizes_bytes)
+    check_threads()
+    observation = observe(evidence)
+    if memory_bytes is not None and _knows_memory(observation):
         check_memory(asked)
-    prediction = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked, executor=executor)
+    prediction = _predicted(observation, evidence, sizes_bytes, asked, executor, seed)
     result = forecast(prediction, memory_bytes=memory_bytes, seed=seed)
-    if not asked:
-        return result
-    return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed)
+    return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed) if asked else result
 
 
-def _knows_memory(evidence: Path) -> bool:
-    """Return whether evidence says how much memory its server's host has; true for a trace of others."""
-    from pgsweep.evidence.store import Evidence
+def _knows_memory(observation: Observation | None) -> bool:
+    """Return whether it says how much memory its server's host has; true for a trace of others."""
+    return (
+        observation is None
+        or observation.server.source not in SNAPSHOTS
+        or MemoryFacts.of(observation.server) is not None
+    )
 
-    if evidence.is_file():
-        return True
-    meta = Evidence.open(evidence).meta
-    return meta.source not in SNAPSHOTS or MemoryFacts.of(meta) is not None
 
-
-def judge(
-    evidence: Path,
-    *,
-    sizes_bytes: Sequence[int] | None = None,
-    seed: int = 0,
-    asked: Sequence[Asked] = (),
-    executor: Executor | str | None = None,
-) -> Prediction:
+def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> Prediction:
     """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
 
     It is for judging the method (benchmarks/calibration).
@@ -108,37 +101,36 @@ def judge(
     if sizes_bytes is not None:
         check_sizes(sizes_bytes)
     check_threads()
-    from pgsweep.evidence.store import Evidence
+    return _predicted(observe(evidence), evidence, sizes_bytes, (), None, seed)
 
-    if evidence.is_file():
-        from pgsweep.evidence.exported import ExportedTrace
 
-        exported = ExportedTrace.open(evidence)
-        if exported is None:
-            return _from_foreign_trace(evidence, sizes_bytes, asked, executor, seed)
-        sizes = blocks_of(sizes_bytes, exported.meta.shared_buffers_blocks, asked)
-        return _from_trace(exported, sizes, seed, executor, any_size=sizes_bytes is None)
-    opened = Evidence.open(evidence)
-    pool_blocks = opened.meta.shared_buffers_blocks
-    if pool_blocks < 16:
-        raise EvidenceError(
-            f"`{evidence}` does not give the size of shared_buffers",
-            cause="the recording was cut before the server had answered",
-            hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
-        )
-    sizes = blocks_of(sizes_bytes, pool_blocks, asked)
-    source = opened.meta.source
+def _predicted(
+    observation: Observation | None,
+    evidence: Path,
+    sizes_bytes: Sequence[int] | None,
+    asked: Sequence[Asked],
+    executor: Executor | str | None,
+    seed: int,
+) -> Prediction:
+    """Choose the model, and return its curve."""
+    if observation is None:
+        return _from_foreign_trace(evidence, sizes_bytes, asked, executor, seed)
+    sizes = blocks_of(sizes_bytes, observation.server.pool_blocks, asked)
+    source, any_size = observation.server.source, sizes_bytes is None
     if source in SNAPSHOTS:
         _check_executor(executor, evidence)
-    check_observed(opened)
+    observation.check_whole()
     if source in SNAPSHOTS:
-        return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None, asked=asked)
+        return _from_snapshots(observation.evidence, sizes, seed, any_size=any_size, asked=asked)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
-    return _from_trace(opened, sizes, seed, executor, any_size=sizes_bytes is None)
+    from pgsweep.sizing.traces.model import TraceModel
+    from pgsweep.sizing.traces.shared_replays import ReplayPlan
+
+    return TraceModel(observation, ReplayPlan(seed=seed, executor=executor)).at(sizes, any_size=any_size)
 
 
 def predict_window(
@@ -193,7 +185,7 @@ def _from_foreign_trace(
 
 
 def _from_snapshots(
-    evidence: Evidence | JoinedEvidence,
+    evidence: TraceTables,
     sizes_blocks: tuple[int, ...],
     seed: int,
     *,
@@ -318,21 +310,6 @@ def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
     elif meta.ended_by in WENT_AWAY:
         doubts.append(Doubt("rough", reasons.session_lost()))
     return doubts
-
-
-def _from_trace(
-    evidence: TraceTables,
-    sizes_blocks: tuple[int, ...],
-    seed: int,
-    executor: Executor | str | None,
-    *,
-    any_size: bool,
-) -> Prediction:
-    from pgsweep.sizing.traces.model import TraceModel
-    from pgsweep.sizing.traces.shared_replays import ReplayPlan
-
-    model = TraceModel(Observation(evidence), ReplayPlan(seed=seed, executor=executor))
-    return model.at(sizes_blocks, any_size=any_size)
 
 
 def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: float) -> Observed:

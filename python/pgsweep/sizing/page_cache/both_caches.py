@@ -45,18 +45,20 @@ LEAST_PAGES: Final = 4 << 9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernel:
-    """How the page cache works.
+class PageCache:
+    """A page cache to simulate.
 
     Attributes:
+        capacity_bytes: its size.
         readahead_bytes: of the device.
         folio_order: the largest folio of the file system.
-        policies: what is simulated: the two lists, or the bounds of the multi-generational LRU.
+        policy: `two-lists`, or `fifo` and `clock`, which bound the multi-generational LRU.
     """
 
+    capacity_bytes: int
     readahead_bytes: int
     folio_order: int
-    policies: tuple[str, ...]
+    policy: str = "two-lists"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,6 @@ class BothCaches:
         addresses: of the pages.
         dirty: how likely a page of each fork is dirty when it is evicted.
         rules: of the server.
-        kernel: how the page cache works.
         random: for all draws.
     """
 
@@ -132,7 +133,6 @@ class BothCaches:
         addresses: Addresses,
         dirty: NDArray[np.float64],
         rules: _native.Rules,
-        kernel: Kernel,
         random: np.random.Generator,
     ) -> None:
         self._trace = trace
@@ -141,7 +141,6 @@ class BothCaches:
         self._addresses = addresses
         self._dirty = dirty
         self._rules = rules
-        self._kernel = kernel
         self._random = random
         self._earlier = Earlier(trace, visits, addresses, random)
         # What nothing names cannot be read from a file: blocks of relations dropped before they were
@@ -149,21 +148,21 @@ class BothCaches:
         self._named = np.flatnonzero(self._earlier.rows != NOWHERE)
         _, self._stream = np.unique(trace.backend, return_inverse=True)
 
-    def at(self, pool_blocks: int, capacities_bytes: tuple[int, ...]) -> list[dict[str, SimulatedReads]]:
-        """Simulate a pool in front of page caches of some sizes; return the results by policy.
+    def at(self, pool_blocks: int, page_caches: list[PageCache]) -> list[SimulatedReads]:
+        """Simulate a pool in front of page caches of any kind, and return what each makes of its misses.
 
         Args:
             pool_blocks: of the pool.
-            capacities_bytes: of the page caches; what the workload does before is as for the first.
+            page_caches: what the workload does before is as for the first.
         """
         # A page cache larger than all files evicts nothing, however large it is.
         most = self._addresses.blocks * PAGES_A_BLOCK + LEAST_PAGES
-        pages = [int(np.clip(size // PAGE_BYTES, LEAST_PAGES, most)) for size in capacities_bytes]
+        pages = [int(np.clip(one.capacity_bytes // PAGE_BYTES, LEAST_PAGES, most)) for one in page_caches]
         operations = self._operations(pool_blocks, pages[0])
         resident = self._first_residents(pool_blocks, pages[0])
         return [
-            {policy: self._behind(operations, capacity, policy, resident) for policy in self._kernel.policies}
-            for capacity in pages
+            self._read(operations, capacity, page_cache, resident)
+            for capacity, page_cache in zip(pages, page_caches, strict=True)
         ]
 
     def _operations(self, pool_blocks: int, capacity_pages: int) -> _Operations:
@@ -267,8 +266,12 @@ class BothCaches:
         cached = np.flatnonzero(self._random.random(len(reads)) < chance)
         return self._random.permutation(cached)[:most].astype(np.uint32)
 
-    def _behind(
-        self, operations: _Operations, capacity_pages: int, policy: str, resident: NDArray[np.uint32]
+    def _read(
+        self,
+        operations: _Operations,
+        capacity_pages: int,
+        page_cache: PageCache,
+        resident: NDArray[np.uint32],
     ) -> SimulatedReads:
         most = float(operations.seconds[-1]) if len(operations.seconds) else 0.0
         gathered = np.searchsorted(operations.seconds, np.arange(0, most, STATISTICS_SECONDS))
@@ -276,12 +279,12 @@ class BothCaches:
             operations.blocks,
             self._addresses.files,
             capacity_pages=capacity_pages,
-            readahead_pages=self._kernel.readahead_bytes // PAGE_BYTES,
+            readahead_pages=page_cache.readahead_bytes // PAGE_BYTES,
             operations=operations.kinds,
             streams=operations.streams,
             pages_per_block=PAGES_A_BLOCK,
-            folio_order=self._kernel.folio_order,
-            policy=policy,
+            folio_order=page_cache.folio_order,
+            policy=page_cache.policy,
             gathered=gathered.astype(np.uint64),
             resident=resident[: capacity_pages // PAGES_A_BLOCK],
             refaulted_from=operations.measured,

@@ -26,6 +26,7 @@ from pgsweep.sizing.page_cache.both_caches import (
     PAGE_BYTES,
     PAGES_A_BLOCK,
     READ,
+    PageCache,
     SimulatedReads,
     reaching,
 )
@@ -68,23 +69,6 @@ _FEWEST_PAGES: Final = 256
 
 _NEW_PAGE_ACCESSES: Final = 5
 _PLAIN: Final = -1
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageCache:
-    """A page cache to simulate.
-
-    Attributes:
-        capacity_bytes: its size.
-        readahead_bytes: of the device.
-        folio_order: the largest folio of the file system.
-        policy: `two-lists`, or `fifo` and `clock`, which bound the multi-generational LRU.
-    """
-
-    capacity_bytes: int
-    readahead_bytes: int
-    folio_order: int
-    policy: str = "two-lists"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +245,7 @@ class _Run:
         buffers = seen["buffer_pages"]
         resident = buffers[(buffers != NO_PAGE) & (buffers < known)]
         return [
-            self._behind(load, blocks, kinds, rows, resident, capacity, page_cache)
+            self._read(load, blocks, kinds, rows, resident, capacity, page_cache)
             for capacity, page_cache in zip(self._capacities, self._page_caches, strict=True)
         ]
 
@@ -372,7 +356,7 @@ class _Run:
         ordered = cached[np.argsort(-age, kind="stable")]
         return self._place[ordered[-most:]]
 
-    def _behind(
+    def _read(
         self,
         load: _Load,
         blocks: NDArray[np.uint32],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from pgsweep.sizing.page_cache.both_caches import PageCache
 from pgsweep.sizing.page_cache.disk_reads import DiskReads, Inputs, NotPredicted, SizeReads
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.throughput.read_times import read_times
@@ -118,8 +119,6 @@ class SnapshotDiskReads(DiskReads):
         return RateCaches(self._fitted, self._rules, np.random.default_rng([self._inputs.seed, number]))
 
     def _at(self, size_bytes: int, share: Share) -> SizeReads:
-        from pgsweep.sizing.page_cache.rate_caches import PageCache
-
         blocks, facts = max(size_bytes // BLOCK_BYTES, 16), self._facts
         likely = PageCache(
             capacity_bytes=share.page_cache_bytes,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pgsweep.sizing.page_cache.addresses import lay_out
-from pgsweep.sizing.page_cache.both_caches import BothCaches, Kernel, dirty_shares
+from pgsweep.sizing.page_cache.both_caches import BothCaches, PageCache, dirty_shares
 from pgsweep.sizing.page_cache.disk_reads import DiskReads, Inputs, SizeReads
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools
@@ -52,18 +53,18 @@ class TraceDiskReads(DiskReads):
             self._addresses,
             self._dirty,
             self._rules,
-            Kernel(
-                readahead_bytes=self._facts.readahead_bytes,
-                folio_order=self._facts.folio_order,
-                policies=self._policies,
-            ),
             np.random.default_rng([self._inputs.seed, number]),
         )
 
     def _at(self, size_bytes: int, share: Share) -> SizeReads:
         blocks = max(size_bytes // BLOCK_BYTES - self._inputs.kept_blocks, 16)
-        first, low = self._both(0).at(blocks, (share.page_cache_bytes, share.low_bytes))
-        (again,) = self._both(1).at(blocks, (share.page_cache_bytes,))
-        best = first[self._policies[0]]
-        others = [one for found in (first, low, again) for one in found.values() if one is not best]
+        likely = PageCache(
+            capacity_bytes=share.page_cache_bytes,
+            readahead_bytes=self._facts.readahead_bytes,
+            folio_order=self._facts.folio_order,
+        )
+        caches = [replace(likely, policy=policy) for policy in self._policies]
+        small = [replace(one, capacity_bytes=share.low_bytes) for one in caches]
+        best, *others = self._both(0).at(blocks, [*caches, *small])
+        others += self._both(1).at(blocks, caches)
         return SizeReads(share=share, best=best, others=others)

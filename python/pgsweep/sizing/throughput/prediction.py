@@ -1,49 +1,12 @@
 """Transactions per second at each size, as a ratio to today's, from evidence of the server's host.
 
 A transaction needs processor time, waits for reads, and is delayed by what else there is. All three are
-known for today from counters over the recording:
+known for today from counters over the recording (measured_loop.py). The rest is what makes the closed loop's
+throughput the measured one, and is taken as the same at each size. What a miss, a read from disk and a block
+that comes with it take is below. docs/concepts/prediction-throughput.md gives the reasons.
 
-    processor time    of the server's processes (/proc/PID/stat), divided by the transactions
-    reads             blk_read_time of pg_stat_database (track_io_timing), or reads that the recording timed,
-                      less the copies from the page cache
-    the rest          what makes the closed loop's throughput the measured one; taken as the same at each size
-
-At another size sessions wait for the disk as many times as long as there are more reads that wait for it in
-the simulation. A block that another read brings with it counts a part of a read: a larger read takes longer,
-and what is read ahead is not always there when it is asked for.
-
-A read from disk takes tens of times the processor time of a copy: the request, two switches between
-processes, the interrupt, a page to be found for it. A block that comes with it takes three copies.
-Each miss more or less is a copy more or less, and the search for a buffer.
-
-Clients on the same host use the processors too, as much more as there are more transactions. What other
-programs use is taken to be theirs; at the other end it is the same at any throughput.
-
-Where sessions write pages to make room in the pool, which is timed, they do so more or less often as more or
-fewer pages leave it. Of the processors a write takes at most ten copies; the rest of its time is waiting.
-
-Where sessions write, a smaller page cache makes reads take longer too, of the processors and in waiting:
-pages that are written again and again go to the device more often, and reads wait behind them; at most as
-much as the page cache is smaller, for the share of the evicted pages that were dirty, and at most once for
-each of these.
-
-The closed loop of the sessions then gives the throughput (closed_loop.py). How much longer a read waits
-where more of them are in flight was measured on the device (disk_curve.py); today's waiting, as measured, is
-that at today's depth. Where it was not measured a read is taken to wait as long at each depth.
-
-For another number of sessions the loop has that many. Where the latency by depth was not measured, reads wait
-at best as long as today, at worst as at a device that serves one after the other, and likely the geometric
-mean of both.
-Locks, WAL and the network delay a transaction at most as many times longer as there are more sessions.
-
-Only the ratio is shown. For the interval, each of what is not known exactly is set to its ends by itself, and
-the deviations that follow are added in quadrature, since their causes are independent: the disk reads at the
-size and those of today, what misses and reads take of the processors, what blocks that are read ahead cost,
-what writing adds, how many pages are written, whose the processor time of others is, the latency by depth,
-and the model itself.
-
-It is refused where the rest dominates, where others use the processors, and where what is needed was not
-measured.
+Only the ratio is shown. For its interval, each of what is not known exactly is set to its ends by itself, and
+the deviations that follow are added in quadrature, since their causes are independent.
 """
 
 from __future__ import annotations
