@@ -22,7 +22,7 @@ from pgsweep.sizing.observed import Observation, observe
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.parallel import check_threads
 from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
-from pgsweep.sizing.sizes import blocks_of, check_sizes, whole_megabytes, with_ring_limits
+from pgsweep.sizing.sizes import SizesAsked, whole_megabytes, with_ring_limits
 from pgsweep.sizing.verdict import Doubt, judged
 from pgsweep.units import BLOCK_BYTES
 from pgsweep.versions import beyond_tested
@@ -73,13 +73,12 @@ def predict(
     from pgsweep.sizing.what_if.predicted import with_what_if
 
     asked = parse(what_if)
-    if sizes_bytes is not None:
-        check_sizes(sizes_bytes)
+    sizes = SizesAsked.of(sizes_bytes, asked)
     check_threads()
     observation = observe(evidence)
     if memory_bytes is not None and _knows_memory(observation):
         check_memory(asked)
-    prediction = _predicted(observation, evidence, sizes_bytes, asked, executor, seed)
+    prediction = _predicted(observation, evidence, sizes, asked, executor, seed)
     result = forecast(prediction, memory_bytes=memory_bytes, seed=seed)
     return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed) if asked else result
 
@@ -98,30 +97,29 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
 
     It is for judging the method (benchmarks/calibration).
     """
-    if sizes_bytes is not None:
-        check_sizes(sizes_bytes)
+    sizes = SizesAsked.of(sizes_bytes)
     check_threads()
-    return _predicted(observe(evidence), evidence, sizes_bytes, (), None, seed)
+    return _predicted(observe(evidence), evidence, sizes, (), None, seed)
 
 
 def _predicted(
     observation: Observation | None,
     evidence: Path,
-    sizes_bytes: Sequence[int] | None,
+    sizes: SizesAsked,
     asked: Sequence[Asked],
     executor: Executor | str | None,
     seed: int,
 ) -> Prediction:
     """Choose the model, and return its curve."""
     if observation is None:
-        return _from_foreign_trace(evidence, sizes_bytes, asked, executor, seed)
-    sizes = blocks_of(sizes_bytes, observation.server.pool_blocks, asked)
-    source, any_size = observation.server.source, sizes_bytes is None
+        return _from_foreign_trace(evidence, sizes, executor, seed)
+    sizes_blocks = sizes.or_around(observation.server.pool_blocks)
+    source, any_size = observation.server.source, sizes.named is None
     if source in SNAPSHOTS:
         _check_executor(executor, evidence)
     observation.check_whole()
     if source in SNAPSHOTS:
-        return _from_snapshots(observation.evidence, sizes, seed, any_size=any_size, asked=asked)
+        return _from_snapshots(observation.evidence, sizes_blocks, seed, any_size=any_size, asked=asked)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
@@ -130,7 +128,8 @@ def _predicted(
     from pgsweep.sizing.traces.model import TraceModel
     from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
-    return TraceModel(observation, ReplayPlan(seed=seed, executor=executor)).at(sizes, any_size=any_size)
+    model = TraceModel(observation, ReplayPlan(seed=seed, executor=executor))
+    return model.at(sizes_blocks, any_size=any_size)
 
 
 def predict_window(
@@ -153,7 +152,7 @@ def predict_window(
         EvidenceError: it holds no access.
     """
     check_threads()
-    sizes = blocks_of(sizes_bytes, evidence.meta.shared_buffers_blocks)
+    sizes = SizesAsked.of(sizes_bytes).or_around(evidence.meta.shared_buffers_blocks)
     prediction = _from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None)
     if MemoryFacts.of(evidence.meta) is None:
         # Nobody can name it with --ram here.
@@ -168,11 +167,7 @@ def _warnings(evidence: TraceTables | JoinedEvidence) -> list[str]:
 
 
 def _from_foreign_trace(
-    path: Path,
-    sizes_bytes: Sequence[int] | None,
-    asked: Sequence[Asked],
-    executor: Executor | str | None,
-    seed: int,
+    path: Path, sizes: SizesAsked, executor: Executor | str | None, seed: int
 ) -> Prediction:
     """Predict from a trace in oracleGeneral format."""
     from pgsweep.evidence.oracle_general import read_oracle_general
@@ -180,8 +175,7 @@ def _from_foreign_trace(
     from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
     model = ForeignTraceModel(read_oracle_general(path), ReplayPlan(seed=seed, executor=executor))
-    wanted = [size * BLOCK_BYTES for size in model.usual_sizes_blocks] if sizes_bytes is None else sizes_bytes
-    return model.at(blocks_of(wanted, 0, asked))
+    return model.at(sizes.or_else(model.usual_sizes_blocks))
 
 
 def _from_snapshots(
