@@ -29,6 +29,8 @@ from pgsweep.sizing.traces.rings import ScanRing, scan_rings
 if TYPE_CHECKING:
     from pgsweep.sizing.observed import Observation
 
+_OF_RELATIONS = ("spc", "db", "rel", "name", "blocks_begin", "blocks_end", "fsm_blocks", "vm_blocks")
+
 _DROPPED_ANYWAY = 1 << 17
 _DROPPED_A_ROW = 32
 """Blocks of dropped relations that get a number though nothing accesses them: a fixed number, and a number
@@ -74,7 +76,8 @@ class TraceFacts:
         first = snapshots["snapshot"] == 0
         return cls(
             accesses=observation.table("accesses"),
-            relations=observation.relations,
+            # Not kept: of a large catalog it is more than all that the replay needs.
+            relations=observation.evidence.table("relations", _OF_RELATIONS),
             drops=observation.table("drops"),
             snapshot={name: column[first] for name, column in snapshots.items()},
             database_oid=server.database_oid,
