@@ -470,7 +470,7 @@ def test_a_long_text_in_every_row_is_refused(tmp_path: Path) -> None:
 
 def test_sizes_are_bounded(tmp_path: Path) -> None:
     folder = evidence(tmp_path, "trace")
-    with pytest.raises(UsageError, match="more than the largest shared_buffers"):
+    with pytest.raises(UsageError, match="too large for shared_buffers"):
         predict(folder, sizes_bytes=[10**18])
     with pytest.raises(UsageError, match="too many"):
         predict(folder, sizes_bytes=[MB + 8192 * number for number in range(1001)])

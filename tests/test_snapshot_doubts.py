@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.calibration.synthetic import SyntheticRelation, SyntheticSpec, simulate
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.doubts import (
@@ -24,7 +25,6 @@ from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
 from pgsweep.sizing.snapshots.scan_counts import measured_scans
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from pgsweep.sizing.snapshots.unseen import followers_of
-from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
 
 POINTS = SyntheticRelation(pages=2500, law="zipf", exponent=0.9, share=0.6, accesses=1.0, gap_seconds=0.0)
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.traces.accesses import Trace
-from pgsweep.sizing.traces.curve import estimate
+from pgsweep.sizing.traces.curve import TraceCurve
 from pgsweep.sizing.traces.steadiness import Steadiness
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.verdict import RELIABLE, ROUGH
-from tests.fix_ids import from_ids
+from tests.fix_ids import from_ids, server
 
 Pages = NDArray[np.uint32]
 
@@ -42,13 +42,7 @@ def predicted(pages: Pages, sizes: list[int]) -> tuple[Estimate, NDArray[np.floa
     """Return the prediction from the trace, and what a pool that has seen everything misses meanwhile."""
     windows = np.array([len(pages) - TRACED, len(pages)], dtype=np.uint64)
     truth = _native.replay(pages, sizes, RULES, windows=windows)
-    found = estimate(
-        traced(pages),
-        pool_blocks=sizes[0],
-        sizes_blocks=sizes,
-        make_rules=lambda: RULES,
-        extensions_are_reads=False,
-    )
+    found = TraceCurve(traced(pages), server(sizes[0])).at(sizes)
     return found, truth["misses"][:, 0] / truth["accesses"][0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -14,7 +15,7 @@ from pgsweep._native import drop_page_cache, page_cache
 from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.host.processor_time import cold_read_seconds, copy_seconds, host_seconds, server_seconds
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing import verify
+from pgsweep.sizing.comparable import crowded, other_sessions
 from pgsweep.sizing.observed import Counters, Observation, Server
 from pgsweep.sizing.throughput.closed_loop import ClosedLoop
 from pgsweep.sizing.throughput.measured_loop import others_share
@@ -317,31 +318,33 @@ def test_what_sessions_report_late_is_made_up_for_by_what_a_trace_saw() -> None:
     assert seen(1000.0, database="").statistics_factor == 1.0
 
 
+def recorded(**options: Any) -> Observation:
+    return Observation(Recorded(**options))  # type: ignore[arg-type]
+
+
 def test_a_throughput_beside_other_programs_is_not_compared() -> None:
-    before, alike = Recorded(), Recorded(host_cpu_seconds=13.0)
-    beside = Recorded(host_cpu_seconds=30.0)
-    shares = [others_share(Observation(one)) for one in (before, alike, beside)]  # type: ignore[arg-type]
-    assert shares == pytest.approx([0.0, 0.075, 0.5])
-    assert verify._crowded(before, alike) is None  # type: ignore[arg-type]
-    assert verify._crowded(beside, beside) is None  # type: ignore[arg-type]
-    reason = verify._crowded(before, beside)  # type: ignore[arg-type]
+    before, alike = recorded(), recorded(host_cpu_seconds=13.0)
+    beside = recorded(host_cpu_seconds=30.0)
+    assert [others_share(one) for one in (before, alike, beside)] == pytest.approx([0.0, 0.075, 0.5])
+    assert crowded(before, alike) is None
+    assert crowded(beside, beside) is None
+    reason = crowded(before, beside)
     assert reason is not None
     assert "used 0% of the processors before, and 50% now" in reason
-    assert others_share(Observation(Recorded(host={"processors": ""}))) is None  # type: ignore[arg-type]
+    assert others_share(recorded(host={"processors": ""})) is None
 
 
 def test_a_throughput_of_other_sessions_is_not_compared() -> None:
     """A transaction of four sessions takes 4 ms, without a pause."""
-    before, alike = Recorded(), Recorded(session_time=42_000.0)
-    faster = Recorded(xact_commit=20_000.0)
-    for other in (before, alike, faster):
-        assert verify._other_sessions(before, other) is None  # type: ignore[arg-type]
-    half = verify._other_sessions(before, Recorded(session_time=20_000.0, active_time=20_000.0))  # type: ignore[arg-type]
+    before, alike = recorded(), recorded(session_time=42_000.0)
+    for other in (before, alike, recorded(xact_commit=20_000.0)):
+        assert other_sessions(before, other) is None
+    half = other_sessions(before, recorded(session_time=20_000.0, active_time=20_000.0))
     assert half == "the throughput is not compared: 4 sessions were connected before, and 2 now"
-    paced = verify._other_sessions(before, Recorded(active_time=20_000.0))  # type: ignore[arg-type]
+    paced = other_sessions(before, recorded(active_time=20_000.0))
     assert paced is not None
     assert "for each transaction a session paused 0 ms before, and 2 ms now" in paced
-    assert verify._other_sessions(before, Recorded(xact_commit=0.0)) is None  # type: ignore[arg-type]
+    assert other_sessions(before, recorded(xact_commit=0.0)) is None
 
 
 def test_what_is_not_read_from_disk_has_no_price() -> None:

@@ -25,10 +25,11 @@ from pgsweep.records.prediction import MemoryPrediction, PredictResult, Throughp
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
+from pgsweep.sizing.comparable import filling, just_filled
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.totals import Totals
-from pgsweep.sizing.verify import _within_together, filling, just_filled, miss_error, verify
+from pgsweep.sizing.verify import _within_together, miss_error, verify
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
@@ -403,7 +404,7 @@ def test_the_verdict_is_that_of_all_values_together() -> None:
     assert _within_together(unsure, 1)
 
 
-def hand_after(path: Path, name: str, *counters: tuple[str, float]) -> Evidence:
+def hand_after(path: Path, name: str, *counters: tuple[str, float]) -> Observation:
     """Return evidence of a pool of 4096 blocks that says where the clock hand stood."""
     meta = EvidenceMeta(source="trace", shared_buffers_blocks=4096)
     with EvidenceWriter(path / name, meta) as writer:
@@ -413,7 +414,7 @@ def hand_after(path: Path, name: str, *counters: tuple[str, float]) -> Evidence:
                 row |= {"name": counter, "value": value + more}
                 writer.append("counters", {key: [one] for key, one in row.items()})
         writer.close(meta)
-    return Evidence.open(path / name)
+    return Observation(Evidence.open(path / name))
 
 
 def test_a_pool_that_was_just_filled_is_named(tmp_path: Path) -> None:

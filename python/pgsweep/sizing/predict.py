@@ -8,30 +8,22 @@ described in docs/concepts/prediction.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
-from pgsweep.records.prediction import Observed, PredictResult
+from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.forecast import forecast
 from pgsweep.sizing.model import SNAPSHOTS, Prediction
-from pgsweep.sizing.nothing_seen import nothing_seen
 from pgsweep.sizing.observed import Observation, observe
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.parallel import check_threads
-from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
-from pgsweep.sizing.sizes import blocks_of, check_sizes
-from pgsweep.units import BLOCK_BYTES
-from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
+from pgsweep.sizing.sizes import SizesAsked
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
-    from pgsweep.evidence.store import EvidenceMeta
-    from pgsweep.sizing.traces.accesses import Trace
     from pgsweep.sizing.what_if.grammar import Asked
 
 __all__ = ["predict", "predict_window"]
@@ -71,13 +63,12 @@ def predict(
     from pgsweep.sizing.what_if.predicted import with_what_if
 
     asked = parse(what_if)
-    if sizes_bytes is not None:
-        check_sizes(sizes_bytes)
+    sizes = SizesAsked.of(sizes_bytes, asked)
     check_threads()
     observation = observe(evidence)
     if memory_bytes is not None and _knows_memory(observation):
         check_memory(asked)
-    prediction = _predicted(observation, evidence, sizes_bytes, asked, executor, seed)
+    prediction = _predicted(observation, evidence, sizes, asked, executor, seed)
     result = forecast(prediction, memory_bytes=memory_bytes, seed=seed)
     return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed) if asked else result
 
@@ -96,38 +87,41 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
 
     It is for judging the method (benchmarks/calibration).
     """
-    if sizes_bytes is not None:
-        check_sizes(sizes_bytes)
+    sizes = SizesAsked.of(sizes_bytes)
     check_threads()
-    return _predicted(observe(evidence), evidence, sizes_bytes, (), None, seed)
+    return _predicted(observe(evidence), evidence, sizes, (), None, seed)
 
 
 def _predicted(
     observation: Observation | None,
     evidence: Path,
-    sizes_bytes: Sequence[int] | None,
+    sizes: SizesAsked,
     asked: Sequence[Asked],
     executor: Executor | str | None,
     seed: int,
 ) -> Prediction:
     """Choose the model, and return its curve."""
     if observation is None:
-        return _from_foreign_trace(evidence, sizes_bytes, asked, executor, seed)
-    sizes = blocks_of(sizes_bytes, observation.server.pool_blocks, asked)
-    source, any_size = observation.server.source, sizes_bytes is None
+        return _from_foreign_trace(evidence, sizes, executor, seed)
+    sizes_blocks = sizes.or_around(observation.server.pool_blocks)
+    source, any_size = observation.server.source, sizes.named is None
     if source in SNAPSHOTS:
         _check_executor(executor, evidence)
     observation.check_whole()
     if source in SNAPSHOTS:
         from pgsweep.sizing.snapshots.model import snapshot_model
 
-        return snapshot_model(observation, asked, seed=seed).at(sizes, any_size=any_size)
+        return snapshot_model(observation, asked, seed=seed).at(sizes_blocks, any_size=any_size)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
-    return _from_trace(observation.evidence, sizes, seed, executor, any_size=any_size)
+    from pgsweep.sizing.traces.model import TraceModel
+    from pgsweep.sizing.traces.shared_replays import ReplayPlan
+
+    model = TraceModel(observation, ReplayPlan(seed=seed, executor=executor))
+    return model.at(sizes_blocks, any_size=any_size)
 
 
 def predict_window(
@@ -152,7 +146,7 @@ def predict_window(
     from pgsweep.sizing.snapshots.model import snapshot_model
 
     check_threads()
-    sizes = blocks_of(sizes_bytes, evidence.meta.shared_buffers_blocks)
+    sizes = SizesAsked.of(sizes_bytes).or_around(evidence.meta.shared_buffers_blocks)
     prediction = snapshot_model(Observation(evidence), seed=seed).at(sizes, any_size=sizes_bytes is None)
     if MemoryFacts.of(evidence.meta) is None:
         # Nobody can name it with --ram here.
@@ -160,139 +154,16 @@ def predict_window(
     return forecast(prediction, sizes_bytes=memory_sizes_bytes, seed=seed)
 
 
-def _warnings(evidence: TraceTables | JoinedEvidence) -> list[str]:
-    meta = evidence.meta
-    known = (beyond_tested(meta.server_version_num), unsettled(meta))
-    return [*(one for one in known if one), *evidence.warnings]
-
-
 def _from_foreign_trace(
-    path: Path,
-    sizes_bytes: Sequence[int] | None,
-    asked: Sequence[Asked],
-    executor: Executor | str | None,
-    seed: int,
+    path: Path, sizes: SizesAsked, executor: Executor | str | None, seed: int
 ) -> Prediction:
-    """Predict from a trace in oracleGeneral format; without sizes, a 64th of its pages to all of them."""
+    """Predict from a trace in oracleGeneral format."""
     from pgsweep.evidence.oracle_general import read_oracle_general
-    from pgsweep.sizing.traces.curve import estimate_cold
+    from pgsweep.sizing.traces.foreign import ForeignTraceModel
+    from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
-    trace = read_oracle_general(path)
-    sizes = (
-        blocks_of(sizes_bytes, 0, asked)
-        if sizes_bytes is not None
-        else blocks_of([max(trace.objects >> shift, 16) * BLOCK_BYTES for shift in range(7)], 0, asked)
-    )
-    # A trace that never saw PostgreSQL is replayed by the newest rules there are.
-    estimate = estimate_cold(
-        trace.pages,
-        trace.objects,
-        sizes_blocks=sizes,
-        version=NEWEST_TESTED_MAJOR,
-        executor=executor,
-        seed=seed,
-    )
-    observed = Observed(
-        shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
-    )
-    return Prediction(observation=None, estimate=estimate, observed=observed, warnings=trace.warnings)
-
-
-def _from_trace(
-    evidence: TraceTables,
-    sizes_blocks: tuple[int, ...],
-    seed: int,
-    executor: Executor | str | None,
-    *,
-    any_size: bool,
-) -> Prediction:
-    from pgsweep.sizing.ring_limits import sizes_with_ring_limits, trace_ring_limits
-    from pgsweep.sizing.traces.curve import estimate
-
-    meta = evidence.meta
-    check_server(meta)
-    check_usage_counts(meta, evidence.table("snapshots")["usage_count"])
-    trace = trace_of(evidence)
-    if not trace.counted.any():
-        raise nothing_seen(evidence)
-    scans = trace_ring_limits(trace)
-    if any_size:
-        sizes_blocks = sizes_with_ring_limits(sizes_blocks, scans)
-    extensions_are_reads = meta.server_version_num < 160000
-    found = estimate(
-        trace,
-        pool_blocks=meta.shared_buffers_blocks,
-        sizes_blocks=sizes_blocks,
-        make_rules=partial(rules_of, meta),
-        extensions_are_reads=extensions_are_reads,
-        lost_events=meta.lost_events,
-        seed=seed,
-        executor=executor,
-    )
-    misses, counted = server_misses(trace, extensions_are_reads=extensions_are_reads)
-    observed = _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
-    return Prediction(
-        observation=Observation(evidence),
-        estimate=found,
-        observed=observed,
-        warnings=_warnings(evidence),
-        trace=trace,
-        scans=scans,
-    )
-
-
-def trace_of(evidence: TraceTables) -> Trace:
-    """Return the accesses of recorded evidence as the simulator takes them.
-
-    Raises:
-        EvidenceError: a table cannot be read.
-    """
-    import numpy as np
-
-    from pgsweep.sizing.traces.accesses import from_evidence
-
-    meta = evidence.meta
-    recovery = meta.host.get("recovery_pid")
-    snapshots, hand = evidence.table("snapshots"), None
-    first = snapshots["snapshot"] == 0
-    counters = evidence.table("counters")
-    hands = np.flatnonzero((counters["scope"] == "pool") & (counters["name"] == "next_victim"))
-    if len(hands):
-        hand = int(counters["value"][hands[0]])
-    return from_evidence(
-        evidence.table("accesses"),
-        evidence.table("relations"),
-        meta.database_oid,
-        # A limit of events ends what is known with the last of them.
-        seconds=0.0 if meta.ended_by == "limit" else meta.seconds,
-        recovery_pid=None if recovery is None else int(recovery),
-        pool_blocks=meta.shared_buffers_blocks,
-        drops=evidence.table("drops"),
-        snapshot={name: column[first] for name, column in snapshots.items()},
-        hand=hand,
-    )
-
-
-def server_misses(trace: Trace, *, extensions_are_reads: bool) -> tuple[int, int]:
-    """Return misses and accesses of the database as the server itself counts them."""
-    from pgsweep._native import EXTENSION
-
-    extends = (trace.flags & EXTENSION) > 0
-    reads = trace.counted & ~extends
-    misses, accesses = int((trace.missed & reads).sum()), int(reads.sum())
-    if extensions_are_reads:
-        new = int((trace.counted & extends).sum())
-        return misses + new, accesses + new
-    return misses, accesses
-
-
-def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: float) -> Observed:
-    return Observed(
-        shared_buffers_bytes=meta.shared_buffers_blocks * meta.block_size_bytes,
-        miss_ratio=miss_ratio,
-        accesses=accesses,
-        seconds=seconds,
-    )
+    model = ForeignTraceModel(read_oracle_general(path), ReplayPlan(seed=seed, executor=executor))
+    return model.at(sizes.or_else(model.usual_sizes_blocks))
 
 
 def _check_executor(executor: Executor | str | None, evidence: Path) -> None:

@@ -54,12 +54,7 @@ def in_another_order(trace: Trace, random: np.random.Generator) -> Trace | None:
     owned = np.argsort(access)
     return replace(
         trace,
-        pages=trace.pages[order],
-        seconds=np.clip(moved[order], 0.0, end),
-        flags=trace.flags[order],
-        backend=trace.backend[order],
+        **trace.of_rows(order) | {"seconds": np.clip(moved[order], 0.0, end)},
         owner_access=access[owned].astype(np.uint64),
         owner=trace.owner[owned],
-        counted=trace.counted[order],
-        missed=trace.missed[order],
     )

@@ -30,6 +30,7 @@ from pgsweep.sizing.traces.order import in_another_order
 from pgsweep.sizing.traces.sampled import PARTS
 from pgsweep.sizing.traces.spread import Stretch, find_events
 from pgsweep.sizing.traces.warm_start import WarmPools
+from pgsweep.units import Z90
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.bool_]
@@ -46,7 +47,6 @@ _MOST_PASSES = 60
 _DRAWS = 3
 _ORDERS = 2
 _LONG_TRACE_ROWS = 20_000_000
-_Z90 = 1.645
 
 _FLOOR, _FLOOR_SHARE = 0.0005, 0.005
 """What two runs of the same transactions differ by at least: a fixed part, and a share of the ratio."""
@@ -170,12 +170,12 @@ class Replay:
         ratio = float(np.mean(ratios))
         missed_first = float(np.mean([np.count_nonzero(misses[self._first]) for misses in rows]))
         undecided = min(missed_first, len(self._first) - missed_first) / total
-        sampling = _Z90 * self._of_sampling(rows[0])
+        sampling = Z90 * self._of_sampling(rows[0])
         half = np.sqrt(
             self._of_order(states[0], blocks, rows[0]) ** 2
-            + (_Z90 * self._of_state(ratios, missed_first)) ** 2
+            + (Z90 * self._of_state(ratios, missed_first)) ** 2
             + (_FIRST_VISIT_SHARE * undecided) ** 2
-            + _Z90**2 * self._of_vacuums(rows[0])
+            + Z90**2 * self._of_vacuums(rows[0])
             + sampling**2
         )
         unseen = self._unseen(blocks, pools, rows[0])
@@ -243,7 +243,7 @@ class Replay:
         ratio = self.ratio(misses)
         others = [self.ratio(self.misses(state, blocks, one)) - ratio for one in self._orders]
         spread = float(np.sqrt(np.mean(np.square(others)))) if others else 0.0
-        order = _Z90 * np.hypot(spread, _FLOOR + _FLOOR_SHARE * ratio)
+        order = Z90 * np.hypot(spread, _FLOOR + _FLOOR_SHARE * ratio)
         return float(np.hypot(order, _MEETING_SHARE * self.stretch.meetings(misses)))
 
     def _of_state(self, ratios: list[float], missed_first: float) -> float:

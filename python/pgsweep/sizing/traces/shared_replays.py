@@ -11,14 +11,13 @@ had other pages been drawn is in the interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pgsweep import _native
 from pgsweep.sizing.traces.accesses import STRATEGY, Trace
 from pgsweep.sizing.traces.replays import Replay, Replayed
 from pgsweep.sizing.traces.sampled import LONG_TRACE_ACCESSES, halvings_of
@@ -26,7 +25,8 @@ from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools
 from pgsweep.workers import run_tasks
 
-MakeRules = Callable[[], _native.Rules]
+if TYPE_CHECKING:
+    from pgsweep.sizing.observed import Server
 
 _SIZES_OF_TASK: Final = 2
 
@@ -36,93 +36,96 @@ pages are replayed."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplayPlan:
+    """How a trace is replayed.
+
+    Attributes:
+        seed: of all draws.
+        executor: where the sizes are replayed; None is this process.
+        long_trace_accesses: from which number of rows on pages are sampled.
+    """
+
+    seed: int = 0
+    executor: Executor | str | None = None
+    long_trace_accesses: int = LONG_TRACE_ACCESSES
+
+
+@dataclass(frozen=True, kw_only=True)
 class SizesToReplay:
     """A task: a trace, or a sample of its pages, and the sizes to replay it at.
 
     Attributes:
         trace: of the pages that were kept.
+        server: that the whole trace was taken on.
         halvings: one page of 2^halvings was kept.
         accesses: of the database, in the whole trace.
         sizes_blocks: of the whole pool.
-        pool_blocks: the pool that the trace was taken on.
     """
 
     trace: Trace
+    server: Server
     halvings: int
     accesses: float
     sizes_blocks: tuple[int, ...]
-    pool_blocks: int
-    extensions_are_reads: bool
     seed: int
 
 
 def replay_sizes_of(
-    replay: Replay,
-    pools: WarmPools,
-    sizes_blocks: Sequence[int],
-    *,
-    pool_blocks: int,
-    make_rules: MakeRules,
-    extensions_are_reads: bool,
-    seed: int,
-    executor: Executor | str | None = None,
-    long_trace_accesses: int = LONG_TRACE_ACCESSES,
+    replay: Replay, pools: WarmPools, server: Server, sizes_blocks: Sequence[int], plan: ReplayPlan
 ) -> dict[int, Replayed]:
     """Return what a trace does at each size; the same numbers with any executor.
 
     Args:
-        replay, pools: of the whole trace.
-        make_rules: makes the rules of the server, also in another process.
-        executor: where the sizes are replayed; None is here.
-        long_trace_accesses: from which number of rows on pages are sampled.
+        replay, pools: of the whole trace; `server` that it was taken on.
     """
-    trace = replay.trace
-    rows = len(trace.pages)
-    sampled = rows >= long_trace_accesses and np.count_nonzero(trace.flags & STRATEGY) <= _FEW_RINGED * rows
+    trace, rows = replay.trace, len(replay.trace.pages)
+    sampled = (
+        rows >= plan.long_trace_accesses and np.count_nonzero(trace.flags & STRATEGY) <= _FEW_RINGED * rows
+    )
     by_halvings: dict[int, list[int]] = {}
     for size in sizes_blocks:
         by_halvings.setdefault(halvings_of(size, rows) if sampled else 0, []).append(size)
     found: dict[int, Replayed] = {}
-    if executor is None and 0 in by_halvings:
+    if plan.executor is None and 0 in by_halvings:
         for size in by_halvings.pop(0):
-            found[size] = replay.at(size, pools, generator(seed, size))
+            found[size] = replay.at(size, pools, generator(plan.seed, size))
     tasks = []
     for halvings, own in by_halvings.items():
-        kept = sample_pages(trace, halvings, seed) if halvings else trace
-        step = _SIZES_OF_TASK if executor is not None else len(own)
-        for begin in range(0, len(own), step):
-            task = SizesToReplay(
+        kept = sample_pages(trace, halvings, plan.seed) if halvings else trace
+        step = _SIZES_OF_TASK if plan.executor is not None else len(own)
+        tasks += [
+            SizesToReplay(
                 trace=kept,
+                server=server,
                 halvings=halvings,
                 accesses=replay.stretch.total,
                 sizes_blocks=tuple(own[begin : begin + step]),
-                pool_blocks=pool_blocks,
-                extensions_are_reads=extensions_are_reads,
-                seed=seed,
+                seed=plan.seed,
             )
-            tasks.append((task, make_rules))
-    if executor is None:
-        parts = [replay_task(*task) for task in tasks]
+            for begin in range(0, len(own), step)
+        ]
+    if plan.executor is None:
+        parts = [replay_task(task) for task in tasks]
     else:
-        parts = run_tasks(executor, replay_task, tasks)
+        parts = run_tasks(plan.executor, replay_task, [(task,) for task in tasks])
     for part in parts:
         found |= part
     return found
 
 
-def replay_task(task: SizesToReplay, make_rules: MakeRules) -> dict[int, Replayed]:
+def replay_task(task: SizesToReplay) -> dict[int, Replayed]:
     """Replay a trace at some sizes; runs in a worker."""
     # What came over a network may lie at any address.
     arrays = {name: value for name, value in vars(task.trace).items() if isinstance(value, np.ndarray)}
     laid: dict[str, Any] = {name: np.require(one, requirements=("C", "A")) for name, one in arrays.items()}
     trace = replace(task.trace, **laid)
-    rules, step = make_rules(), 2**task.halvings
+    rules, step = task.server.rules, 2**task.halvings
     replay = Replay(
         trace,
-        task.pool_blocks // step,
+        task.server.pool_blocks // step,
         rules,
         np.random.default_rng(task.seed),
-        extensions_are_reads=task.extensions_are_reads,
+        extensions_are_reads=task.server.extensions_are_reads,
         halvings=task.halvings,
     )
     if task.halvings:
@@ -156,17 +159,12 @@ def sample_pages(trace: Trace, halvings: int, seed: int) -> Trace:
     seen = np.bincount(page_group, minlength=len(trace.group_pages))
     return replace(
         trace,
-        pages=number[trace.pages[kept]].astype(np.uint32),
-        seconds=trace.seconds[kept],
-        flags=trace.flags[kept],
-        backend=trace.backend[kept],
+        **trace.of_rows(kept) | {"pages": number[trace.pages[kept]].astype(np.uint32)},
         owner_access=position[trace.owner_access.astype(np.int64)[owned]].astype(np.uint64),
         owner=owner.ravel().astype(np.uint32),
         owner_blocks=np.maximum(trace.owner_blocks[owners] // step, 1).astype(np.uint32),
         page_group=page_group,
         group_pages=np.maximum(trace.group_pages / step, seen),
-        counted=trace.counted[kept],
-        missed=trace.missed[kept],
         new_page=trace.new_page[chosen],
         start=None,
     )

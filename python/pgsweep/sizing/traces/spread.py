@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.traces.accesses import BULKREAD, STRATEGY, Trace
+from pgsweep.units import Z90
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,7 +32,6 @@ _MANY_EVENTS = 200
 """If there are more events of a kind, the windows show how they vary."""
 
 _T90 = {5: 2.015, 11: 1.796, 23: 1.714}
-_NORMAL90 = 1.645
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class Stretch:
         event_left = event_misses - ratio * event_accesses
         for kind in np.unique(self._events.kind):
             large += self._of_kind(kind, event_left)
-        return float(np.sqrt(small + large * _NORMAL90**2) / max(self.total, 1.0))
+        return float(np.sqrt(small + large * Z90**2) / max(self.total, 1.0))
 
     def _of_kind(self, kind: int, left: Floats) -> float:
         """Return the variance that the events of a kind add, by their number and by their differences."""

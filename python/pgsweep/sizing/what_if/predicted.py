@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -23,7 +22,6 @@ from pgsweep.records.prediction import ChangedPrediction, PredictResult, WhatIf
 from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.forecast import Change, forecast, no_memory
 from pgsweep.sizing.observed import Observation
-from pgsweep.sizing.rules import rules_of
 from pgsweep.sizing.verdict import KEPT_ROOM
 from pgsweep.sizing.what_if.assumptions import assumption_of, rough_at_best
 from pgsweep.sizing.what_if.changed_trace import ChangedTrace
@@ -160,12 +158,13 @@ class _Draw:
 def _drawn(
     prediction: Prediction, observation: Observation, asked: Sequence[Asked], seed: int, number: int
 ) -> _Draw:
-    from pgsweep.sizing.predict import server_misses, trace_of
-    from pgsweep.sizing.traces.curve import estimate
+    from pgsweep.sizing.traces.curve import TraceCurve
+    from pgsweep.sizing.traces.recorded import read_trace
+    from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
-    server = observation.server
     tables = ChangedTrace(observation.evidence, asked, np.random.default_rng([seed, number]))
-    trace = trace_of(tables)
+    changed = Observation(tables)
+    trace = read_trace(changed)
     kept = tables.kept_blocks
     # A scan goes through a ring where its table is more than a quarter of all buffers, with those of what
     # is kept.
@@ -185,17 +184,9 @@ def _drawn(
             cause=f"{format_bytes(kept * BLOCK_BYTES)} are kept",
             hint=f"ask for sizes from {format_bytes(kept * KEPT_ROOM * BLOCK_BYTES)} on with --sizes",
         )
-    alone = estimate(
-        trace,
-        pool_blocks=server.pool_blocks,
-        sizes_blocks=[size - kept for size in large],
-        make_rules=partial(rules_of, server),
-        extensions_are_reads=server.extensions_are_reads,
-        lost_events=server.lost_events,
-        seed=seed,
-        as_recorded=False,
-    )
-    _, others = server_misses(trace, extensions_are_reads=server.extensions_are_reads)
+    replayed = TraceCurve(trace, changed.server, ReplayPlan(seed=seed), as_recorded=False)
+    alone = replayed.at([size - kept for size in large])
+    others = int(replayed.replay.stretch.total)
     accesses = others + tables.kept_accesses
     share, added = others / accesses, tables.kept_misses / accesses
     curve = replace(

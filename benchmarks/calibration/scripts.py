@@ -10,7 +10,7 @@ which counts the transactions of a client and goes on from stretch to stretch (`
 
 from __future__ import annotations
 
-from pgsweep.testbed.specification import Popularity, Script, Specification, Statement, Table
+from benchmarks.calibration.specification import Popularity, Script, Specification, Statement, Table
 
 COPIED_ROWS = 2000
 """Rows of the file that COPY reads."""

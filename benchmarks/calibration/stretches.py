@@ -22,12 +22,12 @@ from typing import Self
 import msgspec
 import psycopg
 
+from benchmarks.calibration.scripts import pgbench_script, setup_sql
+from benchmarks.calibration.specification import Specification, Stream
 from pgsweep.errors import ClusterError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.filling import unused_buffers
 from pgsweep.testbed.pgbench import DATABASE
-from pgsweep.testbed.scripts import pgbench_script, setup_sql
-from pgsweep.testbed.specification import Specification, Stream
 
 _FEW_TRANSACTIONS = 20
 """A client with fewer in a stretch makes them at equal distances: as Poisson's they would fill half of it."""

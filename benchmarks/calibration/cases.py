@@ -32,6 +32,9 @@ import msgspec
 import numpy as np
 import psycopg
 
+from benchmarks.calibration.generator import expected_per_second
+from benchmarks.calibration.specification import Specification, Stream
+from benchmarks.calibration.stretches import Life, Stretch, copy_data, make_database
 from pgsweep.errors import PgsweepError
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
@@ -39,10 +42,7 @@ from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content
-from pgsweep.testbed.generator import expected_per_second
 from pgsweep.testbed.pgbench import DATABASE
-from pgsweep.testbed.specification import Specification, Stream
-from pgsweep.testbed.stretches import Life, Stretch, copy_data, make_database
 from pgsweep.units import BLOCK_BYTES
 
 SOURCES = ("sql", "peek", "trace")
@@ -394,7 +394,7 @@ class _Begun(NullListener):
         self.event = threading.Event()
         self.at_seconds = 0.0
 
-    def stage(self, title: str, total_seconds: float | None = None) -> None:  # noqa: ARG002 - the protocol's
+    def stage(self, title: str, total_seconds: float | None = None) -> None:
         """Notice the stage in which a recording records."""
         if title.startswith("recording"):
             self.at_seconds = time.monotonic()

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from pgsweep.testbed.specification import (
+from benchmarks.calibration.specification import (
     Kind,
     Popularity,
     Script,
