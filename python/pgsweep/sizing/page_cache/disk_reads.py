@@ -216,7 +216,7 @@ class DiskReads(ABC):
             groups.append((_OTHERS, rest))
         misses = {point.shared_buffers_bytes: point.miss_ratio for point in self._result.points}
         observed = self._result.observed
-        per_second = observed.accesses / max(observed.seconds, 1e-9)
+        per_second = observed.accesses_per_second
         curves = []
         for name, members in groups:
             own = [
@@ -316,7 +316,7 @@ class DiskReads(ABC):
         self, point: CurvePoint, found: SizeReads, factors: tuple[float, ...], twice_factor: float
     ) -> DiskPoint:
         observed = self._result.observed
-        per_second = observed.accesses / max(observed.seconds, 1e-9)
+        per_second = observed.accesses_per_second
         share, low, high = found.bounds("disk_share")
         chance = Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
         margin = float(np.hypot(_KERNEL_ERROR, chance))

@@ -36,7 +36,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loop:
+class MeasuredLoop:
     """The closed loop of today, measured.
 
     Attributes:
@@ -83,7 +83,7 @@ class Loop:
         loop = ClosedLoop(delay_seconds=0.0, demand_seconds=self.demand_seconds, processors=self.processors)
         return loop.delay_for(self.transactions_per_second, self.sessions)
 
-    def with_clients(self) -> Loop:
+    def with_clients(self) -> MeasuredLoop:
         """Return the loop whose transactions take the time of the other programs too, as clients' do.
 
         A server that is limited leaves them other processors.
@@ -98,7 +98,7 @@ class Loop:
         )
 
 
-def measure_loop(observation: Observation) -> Loop:
+def measure_loop(observation: Observation) -> MeasuredLoop:
     """Return the loop that the counters show.
 
     Raises:
@@ -143,7 +143,7 @@ def measure_loop(observation: Observation) -> Loop:
         raise Refused("the times of the sessions are impossible")
     pages, written = _written_by_sessions(rate, server.database)
     writing = min(written, pages * copy * _COPIES_OF_A_WRITE)
-    return Loop(
+    return MeasuredLoop(
         sessions=sessions,
         transactions_per_second=commits,
         active_seconds=active / commits,

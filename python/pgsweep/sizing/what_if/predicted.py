@@ -115,7 +115,7 @@ def _changed(
     trace, kept_blocks = prediction.trace, 0
     estimate = replace(
         now,
-        accesses_per_second=prediction.observed.accesses / max(prediction.observed.seconds, 1e-9),
+        accesses_per_second=prediction.observed.accesses_per_second,
     )
     if any(one.of_load for one in asked):
         if now.level == "refused":
