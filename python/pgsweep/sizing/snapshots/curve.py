@@ -1,7 +1,7 @@
 """Predict every other size from rates: the time of a clock pass is the free variable, no root finding.
 
-A pool of another size has another time of a clock pass; with the pass s times as long as today's, a page of x
-visits in a pass has x·s. The resident pages then sum to the size of the pool, the misses follow. Sequential
+A pool of another size has another time of a clock pass; with the pass s times as long as today's, a page of λ
+visits in a pass has λ·s. The resident pages then sum to the size of the pool, the misses follow. Sequential
 scans are apart: of a large relation they go through a ring and leave hardly a trace in the pool, which is
 decided again at each size (rules.py); else their pages come round together (scan_counts.py).
 """

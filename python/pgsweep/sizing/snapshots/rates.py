@@ -1,8 +1,8 @@
-"""Fit rates to observations: how many pages are visited how often, and how many accesses a visit brings.
+"""Rates: how many pages are visited how often, and how many accesses a visit brings; fitted to observations.
 
-The law of one page (`pgsweep._native.clock_law`) says with which probability it is seen absent or at each
-usage_count when it has x visits per clock pass. The nonparametric maximum-likelihood mixture over a
-grid of x explains the counts of all pages of a group; the batch law of the group (probabilities that a
+The law of one page (`law_of`, by `pgsweep._native.clock_law`) says with which probability a page with λ
+visits per clock pass is seen absent or at each usage_count. The nonparametric maximum-likelihood mixture over
+a grid of λ explains the counts of all pages of a group; the batch law of the group (probabilities that a
 visit brings 1, 2, 3, 4, and 5 or more accesses) is fitted around it by simplex search on the likelihood.
 """
 
@@ -20,8 +20,8 @@ from pgsweep.sizing.clock import USUAL, Clock
 Floats = NDArray[np.float64]
 
 GRID: Floats = np.geomspace(1e-4, 400.0, 110)
-"""Visits per clock pass. Pages above x = 5 are nearly always at usage_count 5, but the share of time at 4 is
-still 1/x."""
+"""Visits per clock pass. Pages above λ = 5 are nearly always at usage_count 5, but the share of time at 4 is
+still 1/λ."""
 
 SINGLE: Floats = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 

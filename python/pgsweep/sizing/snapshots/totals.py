@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.observed import gained
-from pgsweep.sizing.snapshots.consistency import Tally, doubts
+from pgsweep.sizing.snapshots.consistency import Tally, tally_doubts
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.scan_counts import scanned_blocks
 from pgsweep.sizing.verdict import Doubt
@@ -128,7 +128,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         first_half_miss_ratio=ratios[0],
         second_half_miss_ratio=ratios[1],
         temporary_misses=tallies[0].temporary,
-        doubts=doubts(
+        doubts=tally_doubts(
             tallies,
             seconds=float(seconds[last] - seconds[0]) if len(seconds) else 0.0,
             dropped_relations=dropped,
