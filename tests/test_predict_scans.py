@@ -13,7 +13,7 @@ from pgsweep.evidence.schema import FLAG_STRATEGY_KNOWN, TABLES
 from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.traces.accesses import DROP, STRATEGY, PoolState, Trace
 from pgsweep.sizing.traces.curve import TraceCurve
-from pgsweep.sizing.traces.order import in_another_order
+from pgsweep.sizing.traces.order import reorder_sessions
 from pgsweep.sizing.traces.recorded import TraceFacts, build_trace
 from pgsweep.sizing.traces.spread import Stretch, count_variance, find_events
 from pgsweep.sizing.traces.visits import count_visits
@@ -195,7 +195,7 @@ def test_what_rings_gather_is_simulated() -> None:
 def test_a_session_keeps_its_order_in_every_order() -> None:
     life = Life(20)
     trace = life.trace()
-    other = in_another_order(trace, np.random.default_rng(1))
+    other = reorder_sessions(trace, np.random.default_rng(1))
     assert other is not None
     assert not np.array_equal(other.pages, trace.pages)
     assert np.all(np.diff(other.seconds) >= 0)
@@ -206,7 +206,7 @@ def test_a_session_keeps_its_order_in_every_order() -> None:
         assert np.all(one.backend[one.owner_access.astype(np.int64)] == 2)
         assert np.all((one.flags[one.owner_access.astype(np.int64)] & STRATEGY) > 0)
     alone = replace(trace, backend=np.ones_like(trace.backend))
-    assert in_another_order(alone, np.random.default_rng(1)) is None
+    assert reorder_sessions(alone, np.random.default_rng(1)) is None
 
 
 def test_what_a_scan_reads_again_belongs_to_its_ring() -> None:

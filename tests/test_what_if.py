@@ -16,9 +16,9 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.page_cache.memory_shares import SESSION_BYTES, MemoryFacts
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.what_if.changed_trace import ChangedTrace
 from pgsweep.sizing.what_if.grammar import Grows, Scan, SharedBuffers, parse
 from pgsweep.sizing.what_if.relations import check_relations
+from pgsweep.sizing.what_if.rewritten_trace import RewrittenTrace
 from pgsweep.ui.prediction import VIEW
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
@@ -397,7 +397,7 @@ def test_drops_stay_before_the_accesses_that_they_stood_before(tmp_path: Path) -
             return dict(drops) if name == "drops" else evidence.table(name)
 
     asked = parse(["without orders", "scan log every 50ms"])
-    changed = ChangedTrace(WithDrops(), asked, np.random.default_rng(0))
+    changed = RewrittenTrace(WithDrops(), asked, np.random.default_rng(0))
     after = changed.table("accesses")
     kept = accesses["rel"] != 20_001
     recorded = after["pid"] == 1
@@ -411,7 +411,7 @@ def test_drops_stay_before_the_accesses_that_they_stood_before(tmp_path: Path) -
 def test_scans_read_all_that_a_relation_has_grown_to(tmp_path: Path) -> None:
     path = LOAD.write_trace(tmp_path / "x.evidence", count=20_000)
     asked = parse(["log grows 1.5x", "scan log every 1s"])
-    changed = ChangedTrace(Evidence.open(path), asked, np.random.default_rng(0))
+    changed = RewrittenTrace(Evidence.open(path), asked, np.random.default_rng(0))
     after = changed.table("accesses")
     mine = after["rel"] == 20_002
     scans = mine & (after["scan"] > 0)

@@ -24,7 +24,7 @@ _MOST_KNOTS = 4096
 _MOST_DELAYS = 4_000_000
 
 
-def in_another_order(trace: Trace, random: np.random.Generator) -> Trace | None:
+def reorder_sessions(trace: Trace, random: np.random.Generator) -> Trace | None:
     """Return the trace with each session's accesses shifted in time; None where only one session accesses.
 
     Pages that are made or dropped keep their times, so that none is read before it is there.

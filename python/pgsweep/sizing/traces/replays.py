@@ -26,7 +26,7 @@ from pgsweep.sizing.traces.accesses import (
     VACUUM,
     Trace,
 )
-from pgsweep.sizing.traces.order import in_another_order
+from pgsweep.sizing.traces.order import reorder_sessions
 from pgsweep.sizing.traces.sampled import PARTS
 from pgsweep.sizing.traces.spread import Stretch, find_events
 from pgsweep.sizing.traces.warm_start import WarmPools
@@ -146,7 +146,7 @@ class Replay:
     @cached_property
     def _orders(self) -> list[Trace]:
         count = 1 if len(self.trace.pages) > _LONG_TRACE_ROWS else _ORDERS
-        found = (in_another_order(self.trace, self._random) for _ in range(count))
+        found = (reorder_sessions(self.trace, self._random) for _ in range(count))
         return [one for one in found if one is not None]
 
     def ratio(self, misses: Rows) -> float:
@@ -170,12 +170,12 @@ class Replay:
         ratio = float(np.mean(ratios))
         missed_first = float(np.mean([np.count_nonzero(misses[self._first]) for misses in rows]))
         undecided = min(missed_first, len(self._first) - missed_first) / total
-        sampling = Z90 * self._of_sampling(rows[0])
+        sampling = Z90 * self._sampling_deviation(rows[0])
         half = np.sqrt(
-            self._of_order(states[0], blocks, rows[0]) ** 2
-            + (Z90 * self._of_state(ratios, missed_first)) ** 2
+            self._order_width(states[0], blocks, rows[0]) ** 2
+            + (Z90 * self._state_deviation(ratios, missed_first)) ** 2
             + (_FIRST_VISIT_SHARE * undecided) ** 2
-            + Z90**2 * self._of_vacuums(rows[0])
+            + Z90**2 * self._vacuum_variance(rows[0])
             + sampling**2
         )
         unseen = self._unseen(blocks, pools, rows[0])
@@ -192,7 +192,7 @@ class Replay:
         high = max(ratio, fresh, settled) + float(np.hypot(half, unseen))
         unsteady = 0.0
         if not pools.steadiness.steady:
-            moved, least, most = self._of_unsteady(blocks, pools, rows[0], random)
+            moved, least, most = self._unsteady_bounds(blocks, pools, rows[0], random)
             unsteady = max(low - (least - half), (most + half) - high, 0.0)
             ratio, low, high = moved, min(low, least - half), max(high, most + half)
         return Replayed(
@@ -209,7 +209,7 @@ class Replay:
             sampling=sampling,
         )
 
-    def from_start(self, blocks: int) -> tuple[Replayed, Rows]:
+    def replay_start(self, blocks: int) -> tuple[Replayed, Rows]:
         """Replay into the pool as it was when the trace began; also return which accesses miss."""
         start = self.trace.start
         assert start is not None
@@ -217,7 +217,7 @@ class Replay:
             start.pages, start.usage_counts, buffers=start.buffers, hand=start.hand % blocks
         )
         misses = self.misses(contents, blocks)
-        ratio, half = self.ratio(misses), self._of_order(contents, blocks, misses)
+        ratio, half = self.ratio(misses), self._order_width(contents, blocks, misses)
         found = Replayed(
             ratio=ratio,
             low=ratio - half,
@@ -238,7 +238,7 @@ class Replay:
         outcome = self._replay(blocks, warm, trace=trace)["outcomes"]
         return np.asarray(((outcome == MISS) | ((outcome == EXTENSION) & new_reads)) & counted)
 
-    def _of_order(self, state: _native.PoolContents, blocks: int, misses: Rows) -> float:
+    def _order_width(self, state: _native.PoolContents, blocks: int, misses: Rows) -> float:
         """Return half the width of the 90% interval for the order in which sessions come."""
         ratio = self.ratio(misses)
         others = [self.ratio(self.misses(state, blocks, one)) - ratio for one in self._orders]
@@ -246,7 +246,7 @@ class Replay:
         order = Z90 * np.hypot(spread, _FLOOR + _FLOOR_SHARE * ratio)
         return float(np.hypot(order, _MEETING_SHARE * self.stretch.meetings(misses)))
 
-    def _of_state(self, ratios: list[float], missed_first: float) -> float:
+    def _state_deviation(self, ratios: list[float], missed_first: float) -> float:
         """Return the standard deviation between the mean of the states drawn and the one that is there.
 
         As the draws differ, and no less than first visits that hit or miss each for itself.
@@ -256,7 +256,7 @@ class Replay:
         drawn = np.std(ratios, ddof=1) if len(ratios) > 1 else 0.0
         return float(max(drawn, each) * np.sqrt(1 + 1 / len(ratios)))
 
-    def _of_vacuums(self, misses: Rows) -> float:
+    def _vacuum_variance(self, misses: Rows) -> float:
         """Return the variance that vacuums add, whose times the server chooses."""
         events = self._events
         vacuums = np.flatnonzero((events.kind & STRATEGY) == VACUUM)
@@ -271,7 +271,7 @@ class Replay:
             variance += float(effect[events.kind == kind].mean()) ** 2 * _IN_OR_OUT
         return variance / max(self.stretch.total, 1.0) ** 2
 
-    def _of_sampling(self, misses: Rows) -> float:
+    def _sampling_deviation(self, misses: Rows) -> float:
         """Return the standard deviation that other pages would add, had they been drawn."""
         if not self._halvings:
             return 0.0
@@ -290,7 +290,7 @@ class Replay:
         kept = min(pools.pass_seconds(blocks) / max(trace.duration_seconds, 1e-3), 1.0)
         return _UNSEEN_SHARE * kept * max(most - now, 0.0)
 
-    def _of_unsteady(
+    def _unsteady_bounds(
         self, blocks: int, pools: WarmPools, misses: Rows, random: np.random.Generator
     ) -> tuple[float, float, float]:
         """Return the ratio and its ends where visits do not come at random times.

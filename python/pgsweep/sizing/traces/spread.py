@@ -167,10 +167,10 @@ class Stretch:
         large = 0.0
         event_left = event_misses - ratio * event_accesses
         for kind in np.unique(self._events.kind):
-            large += self._of_kind(kind, event_left)
+            large += self._kind_variance(kind, event_left)
         return float(np.sqrt(small + large * Z90**2) / max(self.total, 1.0))
 
-    def _of_kind(self, kind: int, left: Floats) -> float:
+    def _kind_variance(self, kind: int, left: Floats) -> float:
         """Return the variance that the events of a kind add, by their number and by their differences."""
         mine = self._events.kind == kind
         count = int(mine.sum())

@@ -61,7 +61,7 @@ class TodayCheck:
         drawn = simulated.get(pool_blocks) or _today(replay, pools, pool_blocks, seed)
         if replay.trace.start is None or pool_blocks > pools.most_buffers:
             return cls(measured=measured, exact=None, drawn=drawn)
-        exact, misses = replay.from_start(pool_blocks)
+        exact, misses = replay.replay_start(pool_blocks)
         expected, counted = replay.by_group(misses), replay.by_group(replay.measured_misses)
         away = np.abs(expected - counted)
         worst = int(np.argmax(away))

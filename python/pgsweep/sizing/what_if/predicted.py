@@ -24,9 +24,9 @@ from pgsweep.sizing.forecast import Change, forecast, no_memory
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.verdict import KEPT_ROOM
 from pgsweep.sizing.what_if.assumptions import assumption_of, rough_at_best
-from pgsweep.sizing.what_if.changed_trace import ChangedTrace
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
 from pgsweep.sizing.what_if.relations import check_relations
+from pgsweep.sizing.what_if.rewritten_trace import RewrittenTrace
 from pgsweep.units import BLOCK_BYTES, Z90, format_bytes
 
 if TYPE_CHECKING:
@@ -146,13 +146,11 @@ class _Draw:
         tables: of the evidence.
         trace: its accesses, but for those that always hit.
         estimate: the curve.
-        per_second: accesses of the database.
     """
 
-    tables: ChangedTrace
+    tables: RewrittenTrace
     trace: Trace
     estimate: Estimate
-    per_second: float
 
 
 def _drawn(
@@ -162,14 +160,14 @@ def _drawn(
     from pgsweep.sizing.traces.recorded import read_trace
     from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
-    tables = ChangedTrace(observation.evidence, asked, np.random.default_rng([seed, number]))
+    tables = RewrittenTrace(observation.evidence, asked, np.random.default_rng([seed, number]))
     changed = Observation(tables)
     trace = read_trace(changed)
     kept = tables.kept_blocks
     # A scan goes through a ring where its table is more than a quarter of all buffers, with those of what
     # is kept.
-    trace = replace(trace, owner_blocks=np.maximum(trace.owner_blocks.astype(np.int64) - kept // 4, 1))
-    trace = replace(trace, owner_blocks=trace.owner_blocks.astype(np.uint32))
+    owner_blocks = np.maximum(trace.owner_blocks.astype(np.int64) - kept // 4, 1)
+    trace = replace(trace, owner_blocks=owner_blocks.astype(np.uint32))
     if not trace.counted.any():
         raise UsageError(
             "nothing is left of the load with these what-ifs",
@@ -198,7 +196,7 @@ def _drawn(
         too_small_blocks=tuple(size for size in sizes if size not in large),
         accesses_per_second=accesses / max(trace.duration_seconds, 1e-9),
     )
-    return _Draw(tables=tables, trace=trace, estimate=curve, per_second=curve.accesses_per_second)
+    return _Draw(tables=tables, trace=trace, estimate=curve)
 
 
 def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:

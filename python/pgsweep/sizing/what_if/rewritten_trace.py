@@ -49,7 +49,7 @@ _NEW: Final = -1
 _FIRST_PID: Final = 1 << 31
 
 
-class ChangedTrace:
+class RewrittenTrace:
     """The tables of a trace after what-ifs.
 
     Attributes:
