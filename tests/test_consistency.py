@@ -21,7 +21,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
 from pgsweep.sizing.predict import judge, predict
-from pgsweep.sizing.snapshots.consistency import Tally, doubts
+from pgsweep.sizing.snapshots.consistency import Tally, tally_doubts
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from tests.fix_page import load_running
 from tests.fix_process import wait_until
@@ -220,14 +220,14 @@ def test_what_is_explained(
     database: float, relations: float, temporary: float, dropped: float, grave: list[bool]
 ) -> None:
     tally = Tally(kind="misses", database=database, relations=relations, temporary=temporary)
-    found = doubts([tally], seconds=60, dropped_relations=dropped)
+    found = tally_doubts([tally], seconds=60, dropped_relations=dropped)
     assert [doubt.level == "refused" for doubt in found] == grave
 
 
 def test_one_report_late_is_noise() -> None:
     tally = Tally(kind="misses", database=10_000, relations=8_900, temporary=0)
-    assert doubts([tally], seconds=10, dropped_relations=0) == []
-    assert [d.level for d in doubts([tally], seconds=1000, dropped_relations=0)] == ["refused"]
+    assert tally_doubts([tally], seconds=10, dropped_relations=0) == []
+    assert [d.level for d in tally_doubts([tally], seconds=1000, dropped_relations=0)] == ["refused"]
 
 
 def test_relations_of_all_sessions_are_asked_for(server: Cluster, database: str) -> None:

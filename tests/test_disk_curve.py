@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from pgsweep.evidence.disk_latency import latencies_of
 from pgsweep.records.prediction import DiskLatency, Throughput
 from pgsweep.sizing.throughput.closed_loop import ClosedLoop, Station
-from pgsweep.sizing.throughput.disk_curve import Load, curves_of, limit_of, never_falling, seconds_by_depth
+from pgsweep.sizing.throughput.disk_curve import (
+    ProbedLoad,
+    curves_of,
+    limit_of,
+    never_falling,
+    seconds_by_depth,
+)
 from tests.fix_advice import GB
 from tests.fix_throughput import Recorded, exact, predicted
 
@@ -157,7 +163,7 @@ def test_latencies_that_were_measured_beside_the_load(
         simulated(sessions, reads=1, probes=depth, **loop)[2]  # type: ignore[arg-type]
         for depth in (1, 2, 4, 8, 16)
     ]
-    load = Load(sessions=sessions, waited_seconds=waited, loop=with_delay(0.004))
+    load = ProbedLoad(sessions=sessions, waited_seconds=waited, loop=with_delay(0.004))
     found = curves_of(latencies(*beside), load)
     curve = found.curves[0]
     assert curve is not None

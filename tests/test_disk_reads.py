@@ -304,7 +304,7 @@ def test_sizes_are_simulated_at_the_same_time_and_come_out_as_one_after_the_othe
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone, together = threading.Lock(), threading.Barrier(2, timeout=60)
-    simulate = TraceDiskReads._at
+    simulate = TraceDiskReads._simulate
 
     def met(self: TraceDiskReads, size_bytes: int, share: Share) -> SizeReads:
         together.wait()
@@ -320,7 +320,7 @@ def test_sizes_are_simulated_at_the_same_time_and_come_out_as_one_after_the_othe
     found = {}
     for processors, at in ((1, single), (2, met)):
         monkeypatch.setattr("os.cpu_count", lambda processors=processors: processors)
-        monkeypatch.setattr(TraceDiskReads, "_at", at)
+        monkeypatch.setattr(TraceDiskReads, "_simulate", at)
         found[processors] = memory_of(trace)
     assert len(found[1].points) == len(SIZES_BYTES) == 2
     assert found[1] == found[2]

@@ -14,7 +14,7 @@ from pgsweep.records.prediction import Level
 from pgsweep.records.reasons import Reason
 from pgsweep.sizing.estimate import Estimate, without_unknown
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.snapshots.self_consistency import (
+from pgsweep.sizing.snapshots.doubts import (
     Part,
     part_doubts,
     shift_doubts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +12,19 @@ import pytest
 from benchmarks.calibration.synthetic import SyntheticRelation, SyntheticSpec, simulate
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.snapshots.curve import Flow
-from pgsweep.sizing.snapshots.fit import followers_of
-from pgsweep.sizing.snapshots.interval import Beside, around, corrected
-from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
-from pgsweep.sizing.snapshots.recording_doubts import length_doubts
-from pgsweep.sizing.snapshots.scan_counts import by_rings
-from pgsweep.sizing.snapshots.self_consistency import (
+from pgsweep.sizing.snapshots.doubts import (
     drift_doubts,
+    length_doubts,
     order_doubts,
     together_doubts,
     width_doubts,
 )
+from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, corrected, interval
+from pgsweep.sizing.snapshots.load import Flow
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
+from pgsweep.sizing.snapshots.scan_counts import measured_scans
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
+from pgsweep.sizing.snapshots.unseen import followers_of
 
 POINTS = SyntheticRelation(pages=2500, law="zipf", exponent=0.9, share=0.6, accesses=1.0, gap_seconds=0.0)
 
@@ -132,12 +133,14 @@ def test_scans_that_would_begin_to_use_rings_are_refused(tmp_path: Path) -> None
 def test_rings_have_the_accesses_that_were_measured() -> None:
     scanned, accesses = np.array([600.0, 200.0, 50.0]), np.array([700.0, 900.0, 60.0])
     blocks = np.array([1000.0, 1000.0, 10.0])
-    found = by_rings(scanned, accesses, blocks, pool_blocks=1000, measured=400.0)
+    found = measured_scans(scanned, accesses, blocks, pool_blocks=1000, through_rings=400.0)
     assert found == pytest.approx([300.0, 100.0, 50.0])
-    assert by_rings(scanned, accesses, blocks, pool_blocks=1000, measured=1e6) == pytest.approx(
+    assert measured_scans(scanned, accesses, blocks, pool_blocks=1000, through_rings=1e6) == pytest.approx(
         [700.0, 900.0, 50.0]
     )
-    assert by_rings(scanned, accesses, blocks, pool_blocks=10_000, measured=400.0) == pytest.approx(scanned)
+    assert measured_scans(
+        scanned, accesses, blocks, pool_blocks=10_000, through_rings=400.0
+    ) == pytest.approx(scanned)
 
 
 @pytest.mark.parametrize(("other_hits", "known"), [(0.0, True), (5_000.0, False)])
@@ -232,8 +235,11 @@ def test_half_a_recording_tells_what_a_whole_one_lacks() -> None:
     assert found == pytest.approx([0.5, 0.4, 0.315, 0.13])
     # A pool of twice the size does not miss more.
     assert corrected(point, [halves[0] - [0, 0, 0.3, 0]] * 2, relative)[2] <= 0.4
-    none = [np.zeros(4)]
-    small = np.full(4, 0.001)
-    low, high = around(point, small, small, none, relative, Beside(noise=0, short=0, scans=0, halves=halves))
-    alone = around(point, small, small, none, relative, Beside(noise=0, short=0, scans=0))
-    assert ((high - low) > (alone[1] - alone[0]))[[0, 2, 3]].all()
+    spread = np.array([np.full(4, -0.001), np.full(4, 0.001)])
+    alone = Ensemble(point=point, bounds=[np.zeros(4)], halves=[], spread=spread)
+    sources = ErrorSources(noise=0, short=0, scans=0)
+    widths = []
+    for ensemble in (alone, replace(alone, halves=halves)):
+        _, low, high = interval(ensemble, relative, sources)
+        widths.append(high - low)
+    assert (widths[1] > widths[0])[[0, 2, 3]].all()

@@ -14,7 +14,7 @@ from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
-from pgsweep.sizing.snapshots.recording_doubts import length_doubts
+from pgsweep.sizing.snapshots.doubts import length_doubts
 from pgsweep.sizing.snapshots.totals import Totals
 from tests.fix_page import load_running, wait_for_pages
 

@@ -36,7 +36,7 @@ THROUGHPUT: Final = "throughput"
 def reads_by_size(situation: Situation) -> tuple[list[ReadsPoint], Basis]:
     """Return what reads cost at each candidate whose misses are known, and how the disk reads are known."""
     curve = {point.shared_buffers_bytes: point for point in situation.prediction.points}
-    per_second = _accesses_per_second(situation)
+    per_second = situation.prediction.observed.accesses_per_second
     memory = situation.prediction.memory
     if memory is not None:
         simulated = {point.shared_buffers_bytes: point for point in memory.points}
@@ -67,11 +67,6 @@ def _with_throughput(point: ReadsPoint, memory: MemoryPrediction) -> ReadsPoint:
     return msgspec.structs.replace(
         point, throughput_ratio=at.ratio, throughput_low=at.low, throughput_high=at.high
     )
-
-
-def _accesses_per_second(situation: Situation) -> float:
-    observed = situation.prediction.observed
-    return observed.accesses / max(observed.seconds, 1e-9)
 
 
 def _bounds(size: int, curve: dict[int, CurvePoint], situation: Situation) -> tuple[float, float]:

@@ -22,6 +22,11 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     accesses: int
     seconds: float
 
+    @property
+    def accesses_per_second(self) -> float:
+        """Pages that were accessed in one second."""
+        return self.accesses / max(self.seconds, 1e-9)
+
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     """The predicted miss ratio at one size, with its 90% interval."""

@@ -15,7 +15,7 @@ from pgsweep.sizing.verdict import BRIEF_PASS_SECONDS, HALF_WIDTH, UNSEEN_PASSES
 from pgsweep.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
-    from pgsweep.sizing.snapshots.fitted import Fitted
+    from pgsweep.sizing.snapshots.ensemble import LoadCurves
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +39,6 @@ class Estimate:
         too_small_blocks: of the sizes, those that hold little more than what is kept in the pool.
         off_today: by how much today's size comes out wrong, where that enters the interval.
         accesses_per_second: of the database; nan where the evidence says it elsewhere.
-        changed: the curve of the same evidence under a changed load, where one was asked for.
         fitted: what the curve was made of, where that are rates.
     """
 
@@ -55,8 +54,7 @@ class Estimate:
     too_small_blocks: tuple[int, ...] = ()
     off_today: float = 0.0
     accesses_per_second: float = float("nan")
-    changed: Estimate | None = None
-    fitted: Fitted | None = None
+    fitted: LoadCurves | None = None
 
     @property
     def usable(self) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pgsweep.records.prediction import ReadCosts
     from pgsweep.sizing.model import Prediction
     from pgsweep.sizing.observed import Observation
-    from pgsweep.sizing.snapshots.fitted import Fitted
+    from pgsweep.sizing.snapshots.ensemble import LoadCurves
 
 _NOT_LOOKED_AT: Final = Throughput(
     points=[],
@@ -56,7 +56,7 @@ class Change:
     sessions_factor: float = 1.0
     kept_blocks: int = 0
     memory_bytes: int | None = None
-    fitted: Fitted | None = None
+    fitted: LoadCurves | None = None
 
 
 def no_memory(what: str) -> UsageError:

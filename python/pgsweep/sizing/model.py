@@ -6,6 +6,7 @@ What follows from a curve (forecast.py) is the same for all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -24,8 +25,8 @@ from pgsweep.units import BLOCK_BYTES
 if TYPE_CHECKING:
     from pgsweep.sizing.estimate import Estimate
     from pgsweep.sizing.observed import Observation
-    from pgsweep.sizing.ring_limits import RingLimit
     from pgsweep.sizing.traces.accesses import Trace
+    from pgsweep.sizing.what_if.grammar import Asked
 
 SNAPSHOTS: Final = ("sql", "peek")
 
@@ -42,6 +43,7 @@ class Prediction:
         no_eviction: where the pool evicted nothing.
         trace: the accesses, where there are any; without those of a trace that others recorded.
         scans: relations that are scanned.
+        model: that it comes from, where that can be asked for more.
     """
 
     observation: Observation | None
@@ -50,7 +52,8 @@ class Prediction:
     warnings: list[str] = field(default_factory=list)
     no_eviction: NoEviction | None = None
     trace: Trace | None = None
-    scans: list[RingLimit] = field(default_factory=list)
+    scans: list[ScannedRelation] = field(default_factory=list)
+    model: Model | None = None
 
     @property
     def source(self) -> str:
@@ -83,15 +86,7 @@ class Prediction:
             unknown_bytes=[blocks * BLOCK_BYTES for blocks in unknown] if points else [],
             verdict=Verdict(level=estimate.level, reasons=said),
             no_eviction=self.no_eviction,
-            scans=[
-                ScannedRelation(
-                    name=one.name,
-                    relation_bytes=one.blocks * BLOCK_BYTES,
-                    access_share=one.access_share,
-                    ring_below_bytes=one.ring_below_blocks * BLOCK_BYTES,
-                )
-                for one in self.scans
-            ],
+            scans=self.scans,
         )
 
 
@@ -104,6 +99,16 @@ class Model(Protocol):
         Args:
             sizes_blocks: of the pool.
             any_size: nobody asked for these sizes, so that others may be added.
+        """
+
+    def changed(self, asked: Sequence[Asked]) -> Model:
+        """Return the model of another load.
+
+        Args:
+            asked: what-ifs.
+
+        Raises:
+            UsageError: the evidence cannot answer one of them.
         """
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.disk_latency import latencies_of
+from pgsweep.evidence.endings import WENT_AWAY
 from pgsweep.evidence.exported import ExportedTrace
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.processor_times import PACE_BY, copy_of, nanoseconds, pace_of
@@ -150,6 +151,11 @@ class Server:
     def extensions_are_reads(self) -> bool:
         """Whether the server counts each new block as a read."""
         return self.server_version_num < _EXTENSIONS_ARE_READS_BELOW
+
+    @property
+    def session_lost(self) -> bool:
+        """Whether the recorder lost its session, be it that the server went away (`ended_by` says which)."""
+        return self.ended_by in WENT_AWAY
 
     @property
     def io_is_timed(self) -> bool:

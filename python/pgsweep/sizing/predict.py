@@ -8,32 +8,22 @@ described in docs/concepts/prediction.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
-from pgsweep.records import reasons
-from pgsweep.records.prediction import NoEviction, Observed, PredictResult
+from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.forecast import forecast
 from pgsweep.sizing.model import SNAPSHOTS, Prediction
-from pgsweep.sizing.nothing_seen import nothing_seen
 from pgsweep.sizing.observed import Observation, observe
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.parallel import check_threads
-from pgsweep.sizing.rules import check_server, check_usage_counts, rules_of, unsettled
-from pgsweep.sizing.sizes import SizesAsked, whole_megabytes, with_ring_limits
-from pgsweep.sizing.verdict import Doubt, judged
-from pgsweep.units import BLOCK_BYTES
-from pgsweep.versions import beyond_tested
+from pgsweep.sizing.sizes import SizesAsked
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
-    from pgsweep.evidence.store import EvidenceMeta
-    from pgsweep.sizing.snapshots.unfilled import Unfilled
     from pgsweep.sizing.what_if.grammar import Asked
 
 __all__ = ["predict", "predict_window"]
@@ -119,7 +109,9 @@ def _predicted(
         _check_executor(executor, evidence)
     observation.check_whole()
     if source in SNAPSHOTS:
-        return _from_snapshots(observation.evidence, sizes_blocks, seed, any_size=any_size, asked=asked)
+        from pgsweep.sizing.snapshots.model import snapshot_model
+
+        return snapshot_model(observation, asked, seed=seed).at(sizes_blocks, any_size=any_size)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
@@ -151,19 +143,15 @@ def predict_window(
     Raises:
         EvidenceError: it holds no access.
     """
+    from pgsweep.sizing.snapshots.model import snapshot_model
+
     check_threads()
     sizes = SizesAsked.of(sizes_bytes).or_around(evidence.meta.shared_buffers_blocks)
-    prediction = _from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None)
+    prediction = snapshot_model(Observation(evidence), seed=seed).at(sizes, any_size=sizes_bytes is None)
     if MemoryFacts.of(evidence.meta) is None:
         # Nobody can name it with --ram here.
         return prediction.record()
     return forecast(prediction, sizes_bytes=memory_sizes_bytes, seed=seed)
-
-
-def _warnings(evidence: TraceTables | JoinedEvidence) -> list[str]:
-    meta = evidence.meta
-    known = (beyond_tested(meta.server_version_num), unsettled(meta))
-    return [*(one for one in known if one), *evidence.warnings]
 
 
 def _from_foreign_trace(
@@ -176,143 +164,6 @@ def _from_foreign_trace(
 
     model = ForeignTraceModel(read_oracle_general(path), ReplayPlan(seed=seed, executor=executor))
     return model.at(sizes.or_else(model.usual_sizes_blocks))
-
-
-def _from_snapshots(
-    evidence: TraceTables,
-    sizes_blocks: tuple[int, ...],
-    seed: int,
-    *,
-    any_size: bool,
-    asked: Sequence[Asked] = (),
-) -> Prediction:
-    """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
-    from pgsweep.evidence.sampling import BlockSample
-    from pgsweep.sizing.estimate import refused
-    from pgsweep.sizing.ring_limits import of_snapshots
-    from pgsweep.sizing.snapshots.fit import estimate
-    from pgsweep.sizing.snapshots.totals import read_totals
-    from pgsweep.sizing.snapshots.unfilled import estimate_unfilled, filled_up, unfilled
-    from pgsweep.sizing.snapshots.used_snapshots import used_snapshots
-    from pgsweep.sizing.what_if.changed_rates import changes_of
-
-    meta = evidence.meta
-    check_server(meta)
-    relations = evidence.table("relations")
-    changes = changes_of(asked, relations, meta) if any(one.of_load for one in asked) else None
-    counters = evidence.table("counters")
-    columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty"]
-    rate = BlockSample.from_meta(meta.sampling).rate
-    snapshots = evidence.table("snapshots", columns)
-    check_usage_counts(meta, snapshots["usage_count"])
-    seen = used_snapshots(
-        snapshots,
-        evidence.table("snapshot_times"),
-        counters,
-        pool_blocks=meta.shared_buffers_blocks,
-        rate=rate,
-    )
-    totals = read_totals(counters, relations, meta.database)
-    if meta.settings.get("track_counts") == "off":
-        return Prediction(
-            observation=Observation(evidence),
-            estimate=refused(Doubt("refused", reasons.counters_off())),
-            observed=_observed(meta, 0.0, 0, totals.seconds),
-            warnings=_warnings(evidence),
-        )
-    accesses = totals.hits + totals.misses
-    if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
-        raise nothing_seen(evidence)
-    observed = _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
-    warnings = [*seen.warnings, *_warnings(evidence)]
-    calm = unfilled(
-        seen.used_blocks,
-        seen.hand_buffers,
-        counters,
-        relations,
-        totals,
-        database_oid=meta.database_oid,
-        server_version_num=meta.server_version_num,
-        pool_blocks=meta.shared_buffers_blocks,
-    )
-    if calm is not None:
-        if any_size:
-            sizes_blocks = tuple(sorted({*sizes_blocks, whole_megabytes(calm.known_from_blocks)}))
-        return Prediction(
-            observation=Observation(evidence),
-            estimate=estimate_unfilled(calm, totals, sizes_blocks),
-            observed=observed,
-            warnings=warnings,
-            no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks),
-        )
-    scans = of_snapshots(totals, relations, meta.database_oid)
-    if any_size:
-        sizes_blocks = with_ring_limits(sizes_blocks, scans)
-    found = estimate(
-        seen.snapshots,
-        relations,
-        totals,
-        database_oid=meta.database_oid,
-        server_version_num=meta.server_version_num,
-        pool_blocks=meta.shared_buffers_blocks,
-        sizes_blocks=sizes_blocks,
-        sampling_rate=rate,
-        hand_buffers=seen.hand_buffers,
-        loads_seen=seen.loads,
-        rules=rules_of(meta),
-        changes=changes,
-        seed=seed,
-    )
-    filling = filled_up(seen.used_blocks, meta.shared_buffers_blocks)
-    doubts = [
-        *([] if filling is None else [Doubt("refused", filling)]),
-        *_server_doubts(meta),
-        *(Doubt(found.level, reason) for reason in found.reasons),
-    ]
-    level, said = judged(doubts)
-    return Prediction(
-        observation=Observation(evidence),
-        estimate=replace(found, level=level, reasons=said),
-        observed=observed,
-        warnings=warnings,
-        scans=scans,
-    )
-
-
-def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int) -> NoEviction:
-    below = calm.known_below_blocks
-    removable = max(pool_blocks - calm.known_from_blocks, 0) if calm.usable else 0
-    return NoEviction(
-        used_bytes=calm.used_blocks * BLOCK_BYTES,
-        removable_bytes=removable * BLOCK_BYTES,
-        known_from_bytes=calm.known_from_blocks * BLOCK_BYTES,
-        known_below_bytes=None if below is None else below * BLOCK_BYTES,
-        filling_bytes=calm.filling_blocks * BLOCK_BYTES,
-        unknown_bytes=[size * BLOCK_BYTES for size in sizes_blocks if not calm.knows(size)],
-    )
-
-
-def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
-    """Return what a server does that its counters do not show."""
-    from pgsweep.evidence.endings import WENT_AWAY
-
-    doubts = []
-    if meta.settings.get("in_hot_standby") == "on":
-        doubts.append(Doubt("rough", reasons.standby()))
-    if meta.ended_by == "server":
-        doubts.append(Doubt("rough", reasons.server_went_away()))
-    elif meta.ended_by in WENT_AWAY:
-        doubts.append(Doubt("rough", reasons.session_lost()))
-    return doubts
-
-
-def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: float) -> Observed:
-    return Observed(
-        shared_buffers_bytes=meta.shared_buffers_blocks * meta.block_size_bytes,
-        miss_ratio=miss_ratio,
-        accesses=accesses,
-        seconds=seconds,
-    )
 
 
 def _check_executor(executor: Executor | str | None, evidence: Path) -> None:

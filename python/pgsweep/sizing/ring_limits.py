@@ -1,65 +1,55 @@
 """Up to which size of the pool the scans of a relation go through a ring.
 
-A sequential scan of a table of more than a quarter of the pool reads through a ring of 256 kB; a smaller
-table passes through the whole pool and displaces other pages (heapam.c, initscan: `rs_nblocks > NBuffers / 4`
-in whole numbers). So a curve can jump where four times the table fits.
+The rule is in rules.py. A curve can jump where it ceases to hold for a table that is scanned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.records.prediction import ScannedRelation
+from pgsweep.sizing.rules import least_pool_without_ring
+from pgsweep.sizing.sizes import whole_megabytes
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.traces.accesses import BULKREAD, STRATEGY, Trace
 from pgsweep.sizing.traces.rings import ALWAYS_LARGE_BLOCKS
+from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
 
-_POOL_PARTS = 4
 _LEAST_SHARE = 0.01
 """Scans with fewer of the accesses are not named."""
 
 _MOST = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class RingLimit:
-    """A relation that is scanned.
-
-    Attributes:
-        blocks: its size.
-        access_share: of its scans among the accesses of the database.
-    """
-
-    name: str
-    blocks: int
-    access_share: float
-
-    @property
-    def ring_below_blocks(self) -> int:
-        """Return the smallest pool in which its scans use no ring."""
-        return _POOL_PARTS * self.blocks
+def sizes_with_ring_limits(
+    sizes_blocks: tuple[int, ...], scans: Sequence[ScannedRelation]
+) -> tuple[int, ...]:
+    """Return sizes with those among them from which on scans use no ring."""
+    limits = {whole_megabytes(one.ring_below_bytes // BLOCK_BYTES) for one in scans}
+    between = {size for size in limits if min(sizes_blocks) < size < max(sizes_blocks)}
+    return tuple(sorted({*sizes_blocks, *between}))
 
 
-def of_snapshots(totals: Totals, relations: Table, database_oid: int) -> list[RingLimit]:
+def snapshot_ring_limits(totals: Totals, relations: Table, database_oid: int) -> list[ScannedRelation]:
     """Return the relations that are scanned, those with the most accesses by scans first.
 
     Args:
         relations: table of the evidence.
     """
-    accesses = (totals.hits + totals.misses) / max(totals.seconds, 1e-9)
+    accesses = totals.accesses / max(totals.seconds, 1e-9)
     here = relations["db"] == database_oid
     share = np.where(here, totals.relation_scanned_blocks, 0.0) / max(accesses, 1e-9)
     return _most_scanned(relations["name"].tolist(), relations["blocks_end"], share)
 
 
-def of_trace(trace: Trace) -> list[RingLimit]:
-    """Return the relations that are scanned, as `of_snapshots` does; each with its largest size."""
+def trace_ring_limits(trace: Trace) -> list[ScannedRelation]:
+    """Return the relations that are scanned, as `snapshot_ring_limits` does; each with its largest size."""
     rows, blocks = trace.owner_access, trace.owner_blocks[trace.owner]
     mine = ((trace.flags[rows] & STRATEGY) == BULKREAD) & trace.counted[rows] & (blocks < ALWAYS_LARGE_BLOCKS)
     group = trace.page_group[trace.pages[rows[mine]]]
@@ -72,9 +62,14 @@ def of_trace(trace: Trace) -> list[RingLimit]:
     )
 
 
-def _most_scanned(names: Sequence[str], blocks: NDArray[np.int64], share: Floats) -> list[RingLimit]:
+def _most_scanned(names: Sequence[str], blocks: NDArray[np.int64], share: Floats) -> list[ScannedRelation]:
     return [
-        RingLimit(name=str(names[at]), blocks=int(blocks[at]), access_share=float(share[at]))
+        ScannedRelation(
+            name=str(names[at]),
+            relation_bytes=int(blocks[at]) * BLOCK_BYTES,
+            access_share=float(share[at]),
+            ring_below_bytes=least_pool_without_ring(int(blocks[at])) * BLOCK_BYTES,
+        )
         for at in np.argsort(-share, kind="stable")[:_MOST].tolist()
         if share[at] >= _LEAST_SHARE and blocks[at] > 0
     ]

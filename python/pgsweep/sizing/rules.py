@@ -40,6 +40,8 @@ class ServerFacts(Protocol):
         """The settings that decide what a buffer pool does, as `SHOW` gives them."""
 
 
+_LEAST_POOL_PARTS: Final = 4
+
 _RECORD_AGAIN: Final = "record again: pgsweep record -o NAME.evidence"
 
 
@@ -154,3 +156,17 @@ def rules_of(server: ServerFacts) -> _native.Rules:
             cause=str(error),
             hint=_RECORD_AGAIN,
         ) from error
+
+
+def most_blocks_without_ring(pool_blocks: float) -> float:
+    """Return the largest table whose sequential scans use no ring, in a pool of that size.
+
+    A larger one is read through a ring of 256 kB or more; a smaller one passes through the whole pool and
+    displaces other pages (heapam.c, initscan: `rs_nblocks > NBuffers / 4`, in whole numbers).
+    """
+    return pool_blocks / _LEAST_POOL_PARTS
+
+
+def least_pool_without_ring(table_blocks: int) -> int:
+    """Return the smallest pool in which scans of a table use no ring: a curve can jump there."""
+    return _LEAST_POOL_PARTS * table_blocks

@@ -10,7 +10,6 @@ from pgsweep.errors import UsageError
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 if TYPE_CHECKING:
-    from pgsweep.sizing.ring_limits import RingLimit
     from pgsweep.sizing.what_if.grammar import Asked
 
 SMALLEST_BYTES = 16 * BLOCK_BYTES
@@ -98,14 +97,7 @@ def _blocks(size_bytes: int) -> int:
     return round(check_size(size_bytes) / BLOCK_BYTES)
 
 
-def with_ring_limits(sizes_blocks: tuple[int, ...], scans: list[RingLimit]) -> tuple[int, ...]:
-    """Return sizes with those among them from which on scans use no ring."""
-    limits = {whole_megabytes(one.ring_below_blocks) for one in scans}
-    between = {size for size in limits if min(sizes_blocks) < size < max(sizes_blocks)}
-    return tuple(sorted({*sizes_blocks, *between}))
-
-
 def whole_megabytes(blocks: int) -> int:
-    """Return whole megabytes, as people set sizes; below a megabyte the blocks themselves."""
+    """Return a size rounded up to whole megabytes, as people set it; below one, the blocks themselves."""
     megabyte = (1 << 20) // BLOCK_BYTES
     return blocks if blocks < megabyte else -(-blocks // megabyte) * megabyte

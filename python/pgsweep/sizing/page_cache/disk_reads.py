@@ -131,7 +131,7 @@ class DiskReads(ABC):
         self._simulated_today: SimulatedReads | None = None
 
     @abstractmethod
-    def _at(self, size_bytes: int, share: Share) -> SizeReads:
+    def _simulate(self, size_bytes: int, share: Share) -> SizeReads:
         """Simulate one size; called for several at the same time."""
 
     @abstractmethod
@@ -155,11 +155,11 @@ class DiskReads(ABC):
                     reasons.append(error.message)
                     continue
                 shares[size] = self._facts.share_today(size)
-        simulated_sizes = map_in_threads(self._at, shares, shares.values(), most_threads=_MOST_AT_ONCE)
+        simulated_sizes = map_in_threads(self._simulate, shares, shares.values(), most_threads=_MOST_AT_ONCE)
         found = dict(zip(shares, simulated_sizes, strict=True))
-        factor, measured, simulated = self._against_measured(found, reasons)
-        factors = (factor, self._against_refaults(found, reasons))
-        twice_factor, measured_twice = self._against_twice(found, reasons)
+        factor, measured, simulated = self._measured_factor(found, reasons)
+        factors = (factor, self._refault_factor(found, reasons))
+        twice_factor, measured_twice = self._held_twice_factor(found, reasons)
         points = [
             self._point(point, found[point.shared_buffers_bytes], factors, twice_factor)
             for point in self._result.points
@@ -216,7 +216,7 @@ class DiskReads(ABC):
             groups.append((_OTHERS, rest))
         misses = {point.shared_buffers_bytes: point.miss_ratio for point in self._result.points}
         observed = self._result.observed
-        per_second = observed.accesses / max(observed.seconds, 1e-9)
+        per_second = observed.accesses_per_second
         curves = []
         for name, members in groups:
             own = [
@@ -231,7 +231,7 @@ class DiskReads(ABC):
             curves.append(RelationCurve(name=name, points=own))
         return curves
 
-    def _against_measured(
+    def _measured_factor(
         self, found: dict[int, SizeReads], reasons: list[str]
     ) -> tuple[float, float | None, float | None]:
         """Return by which factor today's disk reads are off what was measured, and both."""
@@ -260,7 +260,7 @@ class DiskReads(ABC):
         reasons.append(said)
         return factor, measured, simulated
 
-    def _against_twice(self, found: dict[int, SizeReads], reasons: list[str]) -> tuple[float, int | None]:
+    def _held_twice_factor(self, found: dict[int, SizeReads], reasons: list[str]) -> tuple[float, int | None]:
         """Return by which factor what is held twice today is off what was measured, and that in bytes."""
         measured = self._facts.twice_bytes
         if measured is None or self._inputs.recorded is not None:
@@ -273,7 +273,7 @@ class DiskReads(ABC):
         )
         return max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES), measured
 
-    def _against_refaults(self, found: dict[int, SizeReads], reasons: list[str]) -> float:
+    def _refault_factor(self, found: dict[int, SizeReads], reasons: list[str]) -> float:
         """Return by which factor today's refaults are off those that the kernel counted; 1 where not far."""
         counted = self._observation.counters.grown("host", "workingset_refault_file")
         if counted is None or self._inputs.recorded is not None:
@@ -308,7 +308,7 @@ class DiskReads(ABC):
             share = now.share_today(self._today_bytes)
             today = found.get(self._today_bytes)
             if today is None or self._asked not in (None, now.memory_bytes):
-                today = self._at(self._today_bytes, share)
+                today = self._simulate(self._today_bytes, share)
             self._simulated_today = today.best
         return self._simulated_today
 
@@ -316,7 +316,7 @@ class DiskReads(ABC):
         self, point: CurvePoint, found: SizeReads, factors: tuple[float, ...], twice_factor: float
     ) -> DiskPoint:
         observed = self._result.observed
-        per_second = observed.accesses / max(observed.seconds, 1e-9)
+        per_second = observed.accesses_per_second
         share, low, high = found.bounds("disk_share")
         chance = Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
         margin = float(np.hypot(_KERNEL_ERROR, chance))

@@ -286,7 +286,7 @@ class MemoryFacts:
 
         Where a pool in full use would leave nothing, a hundredth of the memory, as the server runs so.
         """
-        found = self._by_sum(self.memory_bytes, today_bytes, today_bytes)
+        found = self._left_over(self.memory_bytes, today_bytes, today_bytes)
         return replace(found, page_cache_bytes=max(found.page_cache_bytes, self.memory_bytes // 100))
 
     def remarks(self, today_bytes: int | None) -> list[str]:
@@ -302,10 +302,10 @@ class MemoryFacts:
                 "all that others do not hold is page cache at each size. Whether the host has that many huge "
                 "pages is not checked"
             )
-        full = [] if today_bytes is None else self._if_full(today_bytes)
-        return [*full, *apart, *self._of_other_servers()]
+        full = [] if today_bytes is None else self._full_remark(today_bytes)
+        return [*full, *apart, *self._other_servers_remark()]
 
-    def _if_full(self, today_bytes: int) -> list[str]:
+    def _full_remark(self, today_bytes: int) -> list[str]:
         try:
             self.share(self.memory_bytes, today_bytes, today_bytes)
         except UsageError as error:
@@ -315,7 +315,7 @@ class MemoryFacts:
             ]
         return []
 
-    def _of_other_servers(self) -> list[str]:
+    def _other_servers_remark(self) -> list[str]:
         if not self.other_servers:
             return []
         many = len(self.other_servers)
@@ -373,7 +373,7 @@ class MemoryFacts:
         Raises:
             UsageError: nothing is left, or next to nothing (a hundredth).
         """
-        found = self._by_sum(memory_bytes, size_bytes, today_bytes)
+        found = self._left_over(memory_bytes, size_bytes, today_bytes)
         if found.page_cache_bytes < memory_bytes // 100:
             raise UsageError(
                 f"shared_buffers of {format_bytes(size_bytes)} leave no page cache in "
@@ -383,7 +383,7 @@ class MemoryFacts:
             )
         return found
 
-    def _by_sum(self, memory_bytes: int, size_bytes: int, today_bytes: int) -> Share:
+    def _left_over(self, memory_bytes: int, size_bytes: int, today_bytes: int) -> Share:
         """Return what is left by the sum, which may be less than nothing."""
         around = max(0, self.shared_bytes - round(today_bytes * BUFFER_OVERHEAD))
         shared = round(size_bytes * BUFFER_OVERHEAD) + around

@@ -31,7 +31,8 @@ from pgsweep.sizing.page_cache.both_caches import (
     reaching,
 )
 from pgsweep.sizing.page_cache.residence import MOST_VISITS, Classes, Residence
-from pgsweep.sizing.snapshots.fitted import Fit, Fitted
+from pgsweep.sizing.rules import most_blocks_without_ring
+from pgsweep.sizing.snapshots.ensemble import FittedCurve, LoadCurves
 from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
@@ -99,7 +100,7 @@ class RateCaches:
         random: for all draws.
     """
 
-    def __init__(self, fitted: Fitted, rules: _native.Rules, random: np.random.Generator) -> None:
+    def __init__(self, fitted: LoadCurves, rules: _native.Rules, random: np.random.Generator) -> None:
         self._fitted = fitted
         self._rules = rules
         self._random = random
@@ -119,7 +120,7 @@ class RateCaches:
         """
         return _Run(self, pool_blocks, page_caches, dirty=dirty).results()
 
-    def of_closed_form(self, fit: Fit, pool_blocks: int, capacity_bytes: int) -> tuple[float, float]:
+    def closed_form(self, fit: FittedCurve, pool_blocks: int, capacity_bytes: int) -> tuple[float, float]:
         """Return which share of the misses waits for the disk, and for how long the page cache keeps a page.
 
         Args:
@@ -127,11 +128,11 @@ class RateCaches:
             pool_blocks: of the pool.
             capacity_bytes: of the page cache.
         """
-        fitted = self._fitted
-        pass_seconds = fit.curve.pass_seconds_at(fit.pages, round(pool_blocks * fitted.sampling_rate))
+        fitted, rate = self._fitted, self._fitted.load.pool.sampling_rate
+        pass_seconds = fit.curve.pass_seconds_at(fit.pages, round(pool_blocks * rate))
         classes = fit.classes()
         residence = Residence(classes, pass_seconds)
-        kept = residence.kept_seconds(capacity_bytes / BLOCK_BYTES * fitted.sampling_rate)
+        kept = residence.kept_seconds(capacity_bytes / BLOCK_BYTES * rate)
         weight = self._factor[classes.group] * fitted.counted[classes.group]
         misses = classes.pages * residence.miss_rate * weight
         total = float(misses.sum())
@@ -149,15 +150,16 @@ class _Run:
         self._fitted = fitted = caches._fitted
         self._rules, self._random, self._page_caches = caches._rules, caches._random, page_caches
         self._factor = caches._factor
-        self._dirty = fitted.dirty if dirty else np.zeros(len(fitted.groups))
+        self._dirty = fitted.dirty if dirty else np.zeros(len(fitted.load.groups))
         classes = caches._classes
         fit = fitted.best
-        sampled = max(round(pool_blocks * fitted.sampling_rate), 1)
+        rate = fitted.load.pool.sampling_rate
+        sampled = max(round(pool_blocks * rate), 1)
         self._pass_seconds = fit.curve.pass_seconds_at(fit.pages, sampled)
         taken = fit.curve.unaccounted(fit.pages)
         kept = fitted.kept_blocks
         pool = max(sampled - taken - kept, (sampled - kept) / 2)
-        in_blocks = [one.capacity_bytes / BLOCK_BYTES * fitted.sampling_rate for one in page_caches]
+        in_blocks = [one.capacity_bytes / BLOCK_BYTES * rate for one in page_caches]
         total = float(classes.pages.sum())
         large_folios = any(one.folio_order for one in page_caches)
         least = LEAST_PAGES // PAGES_A_BLOCK if large_folios else _LEAST_POOL
@@ -167,7 +169,7 @@ class _Run:
         self.pool = max(round(pool * self._scale), 16)
         # A scan goes through a ring where its table is more than a quarter of all buffers, with those of
         # what is kept.
-        self._fewer_blocks = kept / 4
+        self._fewer_blocks = most_blocks_without_ring(kept)
         self._simulated = _drawn(classes, self._scale, self._random)
         most = float(self._simulated.pages.sum()) * PAGES_A_BLOCK + LEAST_PAGES
         at_least = LEAST_PAGES if large_folios else _FEWEST_PAGES
@@ -178,7 +180,7 @@ class _Run:
         self._begins = np.append(0, np.cumsum(self._simulated.pages)).astype(np.int64)
         self._group_begins = np.searchsorted(
             np.repeat(self._simulated.group, self._simulated.pages.astype(np.int64)),
-            np.arange(len(fitted.groups) + 1),
+            np.arange(len(fitted.load.groups) + 1),
         )
         self._class_of_page = np.repeat(np.arange(len(self._begins) - 1), np.diff(self._begins))
         self._in_pool = np.zeros(len(self._class_of_page), dtype=bool)
@@ -261,7 +263,7 @@ class _Run:
     def _owners(self, owner: Ints) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the number of each scan, and the blocks of its table."""
         found, number = np.unique(owner, return_inverse=True)
-        flows, scanned = self._fitted.flows, found % len(self._fitted.groups)
+        flows, scanned = self._fitted.flows, found % len(self._fitted.load.groups)
         sizes = [flows[group].scanned_blocks - self._fewer_blocks for group in scanned.tolist()]
         blocks = [max(round(size * self._scale), 1) for size in sizes]
         return number.astype(np.uint32).ravel(), np.array(blocks, dtype=np.uint32)
@@ -315,7 +317,7 @@ class _Run:
             when = (self._random.random() + np.arange(int(seconds * flow.scans) + 1)) / flow.scans
             when = when[when < seconds]
             rows = np.tile(np.arange(begin, end), len(when)).astype(np.uint32)
-            number = np.repeat(np.arange(len(when)) * len(self._fitted.groups) + group, end - begin)
+            number = np.repeat(np.arange(len(when)) * len(self._fitted.load.groups) + group, end - begin)
             flags = np.full(len(rows), _native.BULKREAD, dtype=np.uint8)
             found.append((rows, flags, number, np.repeat(when, end - begin)))
         return found
@@ -388,7 +390,7 @@ class _Run:
             refaulted_from=began,
         )
         group = self._group_of(blocks[began:])
-        groups = len(self._fitted.groups)
+        groups = len(self._fitted.load.groups)
         counted = np.append(self._fitted.counted, False)[group] & (kinds[began:] == READ)
         group = group[counted]
         waited = seen["missing_pages"][began:][counted] > 0
@@ -397,7 +399,7 @@ class _Run:
         misses = np.bincount(group, weights=weight, minlength=groups)
         reads = np.bincount(group[waited], weights=weight[waited], minlength=groups)
         total = float(misses.sum())
-        if self._fitted.extensions_are_reads:
+        if self._fitted.load.pool.extensions_are_reads:
             made = (load.flags & _native.EXTENSION) > 0
             total += float((made & (load.seconds >= self._before_seconds)).sum())
         return SimulatedReads(
@@ -407,12 +409,12 @@ class _Run:
             twice_blocks=round(
                 int((seen["cached_pages"][resident] == PAGES_A_BLOCK).sum())
                 / self._scale
-                / self._fitted.sampling_rate
+                / self._fitted.load.pool.sampling_rate
             ),
             refaults_per_second=seen["refaulted_pages"]
             / max(self._seconds, 1e-9)
             / self._scale
-            / self._fitted.sampling_rate,
+            / self._fitted.load.pool.sampling_rate,
             turnovers=began * PAGES_A_BLOCK / capacity_pages,
             group_misses=misses.astype(np.float64),
             group_reads=reads.astype(np.float64),

@@ -24,7 +24,7 @@ from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_hours, format_p
 if TYPE_CHECKING:
     from pgsweep.sizing.page_cache.both_caches import SimulatedReads
     from pgsweep.sizing.page_cache.rate_caches import RateCaches
-    from pgsweep.sizing.snapshots.fitted import Fitted
+    from pgsweep.sizing.snapshots.ensemble import LoadCurves
 
 _FAR_APART: Final = 0.05
 """Share of the misses, from which on the closed form and the simulation are said to differ."""
@@ -39,7 +39,7 @@ _RARELY_TOO_LARGE: Final = 0.25
 
 
 def memory_facts(
-    measured: MemoryFacts | None, fitted: Fitted | None, memory_bytes: int | None, pool_bytes: int
+    measured: MemoryFacts | None, fitted: LoadCurves | None, memory_bytes: int | None, pool_bytes: int
 ) -> MemoryFacts:
     """Return what is known of the memory, or supposed where only its size is.
 
@@ -68,7 +68,7 @@ def memory_facts(
     return measured
 
 
-def disk_share_today(inputs: Inputs, fitted: Fitted | None) -> float | None:
+def disk_share_today(inputs: Inputs, fitted: LoadCurves | None) -> float | None:
     """Return which share of today's misses comes from disk; None where the time of reads says nothing of it.
 
     Args:
@@ -97,7 +97,7 @@ class SnapshotDiskReads(DiskReads):
         share_today: of the misses that come from disk today, where the load or the memory is changed.
     """
 
-    def __init__(self, inputs: Inputs, fitted: Fitted, share_today: float | None = None) -> None:
+    def __init__(self, inputs: Inputs, fitted: LoadCurves, share_today: float | None = None) -> None:
         super().__init__(inputs)
         self._share_today = share_today
         self._fitted = fitted
@@ -118,7 +118,7 @@ class SnapshotDiskReads(DiskReads):
 
         return RateCaches(self._fitted, self._rules, np.random.default_rng([self._inputs.seed, number]))
 
-    def _at(self, size_bytes: int, share: Share) -> SizeReads:
+    def _simulate(self, size_bytes: int, share: Share) -> SizeReads:
         blocks, facts = max(size_bytes // BLOCK_BYTES, 16), self._facts
         likely = PageCache(
             capacity_bytes=share.page_cache_bytes,
@@ -134,7 +134,7 @@ class SnapshotDiskReads(DiskReads):
             large = replace(large, readahead_bytes=0)
         others += [small, large]
         caches = self._caches(0)
-        if np.isinf(caches.of_closed_form(self._fitted.best, blocks, small.capacity_bytes)[1]):
+        if np.isinf(caches.closed_form(self._fitted.best, blocks, small.capacity_bytes)[1]):
             # All fits at the least that it may be: no rule, draw or write makes a difference then.
             (best,) = caches.at(blocks, [small])
             return SizeReads(share=share, best=best, others=[])
@@ -143,11 +143,11 @@ class SnapshotDiskReads(DiskReads):
         if self._writes:
             unwritten, reference = caches.at(blocks, [likely, plain], dirty=False)
             rest.append(unwritten)
-        below, above, closed = self._off(caches, blocks, size_bytes, share)
-        rest.append(self._with_closed_form(best, reference, closed, size_bytes))
+        below, above, closed = self._rate_errors(caches, blocks, size_bytes, share)
+        rest.append(self._end_of_closed_form(best, reference, closed, size_bytes))
         return SizeReads(share=share, best=best, others=rest, below=below, above=above)
 
-    def _with_closed_form(
+    def _end_of_closed_form(
         self, best: SimulatedReads, reference: SimulatedReads, closed: float, size_bytes: int
     ) -> SimulatedReads:
         """Return the best estimate, off by as much as the closed form is.
@@ -170,23 +170,23 @@ class SnapshotDiskReads(DiskReads):
         each = best.disk_blocks / best.disk_share if best.disk_share > 0 else 1.0
         return replace(best, disk_share=share, disk_blocks=share * each)
 
-    def _off(
+    def _rate_errors(
         self, caches: RateCaches, blocks: int, size_bytes: int, share: Share
     ) -> tuple[float, float, float]:
         """Return by how much the share may be off since rates are, below and above; and the closed form."""
         fitted, capacity = self._fitted, share.page_cache_bytes
-        closed, kept = caches.of_closed_form(fitted.best, blocks, capacity)
+        closed, kept = caches.closed_form(fitted.best, blocks, capacity)
         if np.isfinite(kept):
             with self._lock:
                 self._longest_seconds = max(self._longest_seconds, kept)
-        halves = [caches.of_closed_form(half, blocks, capacity)[0] for half in fitted.halves]
+        halves = [caches.closed_form(half, blocks, capacity)[0] for half in fitted.halves]
         below = above = 0.0
         if len(halves) == 2:
             chance = Z90 * abs(halves[0] - halves[1]) / 2
             below = above = float(np.hypot(chance, abs(closed - float(np.mean(halves)))))
         centre, drawn = fitted.drawn
-        middle = caches.of_closed_form(centre, blocks, capacity)[0]
-        spread = [caches.of_closed_form(one, blocks, capacity)[0] - middle for one in drawn]
+        middle = caches.closed_form(centre, blocks, capacity)[0]
+        spread = [caches.closed_form(one, blocks, capacity)[0] - middle for one in drawn]
         deviation = Z90 * float(np.sqrt(np.mean(np.square(spread))))
         # The larger a pool of the size of both caches is, the less is known about what it would miss.
         doublings = max(0.0, float(np.log2((size_bytes + capacity) / max(self._today_bytes, 1))))
@@ -203,13 +203,13 @@ class SnapshotDiskReads(DiskReads):
 
     def _group_names(self) -> list[str]:
         names = self._observation.relation_names
-        return [names[group.relations[0]] for group in self._fitted.groups[:-2]]
+        return [names[group.relations[0]] for group in self._fitted.load.groups[:-2]]
 
     def share_today(self) -> float:
         """Return which share of the misses comes from disk at today's size and memory, as simulated."""
         return self._today({}).disk_share
 
-    def _against_measured(
+    def _measured_factor(
         self, found: dict[int, SizeReads], reasons: list[str]
     ) -> tuple[float, float | None, float | None]:
         if self._inputs.changed and self._inputs.recorded is None:
@@ -218,7 +218,7 @@ class SnapshotDiskReads(DiskReads):
             )
             return 1.0, None, None
         said: list[str] = []
-        factor, measured, simulated = super()._against_measured(found, said)
+        factor, measured, simulated = super()._measured_factor(found, said)
         times = read_times(self._observation)
         if times is None:
             reasons += said
@@ -257,10 +257,11 @@ class SnapshotDiskReads(DiskReads):
         remarks = []
         if abs(self._apart[0]) > _FAR_APART:
             remarks.append(self._apart[1])
-        if self._longest_seconds > self._fitted.seconds:
+        observed_seconds = self._fitted.load.totals.seconds
+        if self._longest_seconds > observed_seconds:
             remarks.append(
                 f"the page cache keeps what it has read for up to {format_hours(self._longest_seconds)}, but "
-                f"only {format_hours(self._fitted.seconds)} were observed: the rates of pages that are used "
+                f"only {format_hours(observed_seconds)} were observed: the rates of pages that are used "
                 "more rarely are extrapolated from those of the others"
             )
         remarks.append(

@@ -56,7 +56,7 @@ class TraceDiskReads(DiskReads):
             np.random.default_rng([self._inputs.seed, number]),
         )
 
-    def _at(self, size_bytes: int, share: Share) -> SizeReads:
+    def _simulate(self, size_bytes: int, share: Share) -> SizeReads:
         blocks = max(size_bytes // BLOCK_BYTES - self._inputs.kept_blocks, 16)
         likely = PageCache(
             capacity_bytes=share.page_cache_bytes,

@@ -50,7 +50,7 @@ class Tally:
     temporary: float
 
 
-def doubts(tallies: list[Tally], *, seconds: float, dropped_relations: float) -> list[Doubt]:
+def tally_doubts(tallies: list[Tally], *, seconds: float, dropped_relations: float) -> list[Doubt]:
     """Return what does not agree, or is to be known about it.
 
     Args:

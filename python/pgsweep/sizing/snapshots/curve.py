@@ -1,24 +1,25 @@
 """Predict every other size from rates: the time of a clock pass is the free variable, no root finding.
 
-A pool of another size has another time of a clock pass; with the pass s times as long as today's, a page of x
-visits in a pass has x·s. The resident pages then sum to the size of the pool, the misses follow. Sequential
-scans are apart: of a relation larger than a quarter of the pool they go through a ring and leave hardly a
-trace in it (heapam.c, initscan), which is decided again at each size; else their pages come round together
-(scans.py).
+A pool of another size has another time of a clock pass; with the pass s times as long as today's, a page of λ
+visits in a pass has λ·s. The resident pages then sum to the size of the pool, the misses follow. Sequential
+scans are apart: of a large relation they go through a ring and leave hardly a trace in the pool, which is
+decided again at each size (rules.py); else their pages come round together (scan_counts.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.clock import Clock
+from pgsweep.sizing.snapshots.load import Flow, SampledPool
 from pgsweep.sizing.snapshots.rates import GRID, Rates, law_of
 from pgsweep.sizing.snapshots.scan_counts import loop_absent
+from pgsweep.sizing.what_if.changed_rates import LoadChange, RelationChange
 
 Floats = NDArray[np.float64]
 
@@ -35,38 +36,12 @@ One job scans by the clock, and many sessions at random. In a pool in which an i
 passes the one misses each time and the other does not.
 """
 
+_HAND_VISITS = 5.5
+"""Clock passes that a new page stays for: filled row by row it is at usage_count 5, and the hand comes first
+after half a pass on average."""
+
 _PSEUDO_MISSES = 10.0
 """How many misses it takes for a group's own counter to weigh as much as the rates and the clock pass do."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flow:
-    """What the server's counters say about a group, per second.
-
-    Attributes:
-        misses: reads that the server counted.
-        accesses: to blocks, as counted; infinite where they are not known.
-        extensions: new blocks, where the server counts each as a read (before 16), else 0.
-        scans: full sequential scans.
-        scanned_blocks: size of the relation that they scan.
-        participants: processes that take part in a scan, each with a ring of its own.
-    """
-
-    misses: float
-    accesses: float = float("inf")
-    extensions: float = 0.0
-    scans: float = 0.0
-    scanned_blocks: float = 0.0
-    participants: float = 1.0
-
-    @property
-    def scan_accesses(self) -> float:
-        """Accesses of scans, per second."""
-        return self.scans * self.scanned_blocks
-
-    def ringed(self, blocks: float) -> bool:
-        """Return whether scans of the relation go through a ring in a pool of that many blocks."""
-        return self.scanned_blocks > blocks / 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,46 +64,51 @@ class Side:
 class Curve:
     """Resident pages and misses of all groups as functions of the time of a clock pass.
 
+    The factors that make today's misses come out as counted are those of the load as it is, also with a
+    change: then the answer has the accuracy of the curve only as far as the change is as described.
+
     Args:
         rates: of each group.
-        flows: of each group.
-        observed_blocks: size of the pool under observation.
-        pass_seconds: time of its clock pass.
-        seconds: for how long misses were counted.
+        pass_seconds: time of a clock pass of the pool under observation.
+        pool: that pool.
+        change: of the load.
         regularity: of scans without a ring: 1 at equal intervals, 0 at random as other visits.
-        ring_blocks: buffers of a scan's ring in a pool of that many blocks.
         settled_seconds: for how long pools of other sizes have run when they are measured. What each scan
             leaves of its ring gathers over that time.
+
+    Attributes:
+        observed: what visits and scans make of each group as it is.
+        sides: the same with the change.
     """
 
     def __init__(
         self,
         rates: list[Rates],
-        flows: list[Flow],
-        observed_blocks: int,
         pass_seconds: float,
-        seconds: float,
+        pool: SampledPool,
         *,
+        change: LoadChange | None = None,
         regularity: float = REGULARITY,
-        ring_blocks: Callable[[int], int] = lambda _: 0,
         settled_seconds: float = float("inf"),
     ) -> None:
-        self._ring_blocks = ring_blocks
-        self._settled_seconds = settled_seconds
-        self.flows = flows
-        self._seconds = seconds
-        self.observed_blocks = observed_blocks
+        self.pool = pool
         self.pass_seconds = pass_seconds
-        self.sides = [
-            self.side(group, flow, self._own(group, flow), regularity)
-            for group, flow in zip(rates, flows, strict=True)
+        self._settled_seconds = settled_seconds
+        self.observed = [
+            self._side(group, flow, self._own(group, flow), regularity)
+            for group, flow in zip(rates, pool.flows, strict=True)
         ]
+        self._changes = [RelationChange()] * len(rates) if change is None else change.groups
+        self.sides = self.observed
+        if change is not None:
+            each = zip(rates, self.observed, change.groups, strict=True)
+            self.sides = [self._changed(*one, change.factor, regularity) for one in each]
 
     def _own(self, group: Rates, flow: Flow) -> Floats:
         """Return the visits per clock pass that are no scans', for pages of each grid point."""
         scan_visits = flow.scans * self.pass_seconds
         own = GRID
-        if scan_visits > 0 and not flow.ringed(self.observed_blocks):
+        if scan_visits > 0 and not flow.ringed(self.pool.blocks):
             own = np.maximum(GRID - scan_visits, GRID[0])
         if scan_visits > 0:
             # What scans leave of the accesses that were counted bounds the other visits.
@@ -138,7 +118,7 @@ class Curve:
             own = np.maximum(own, 1e-9)
         return own
 
-    def side(self, group: Rates, flow: Flow, own: Floats, regularity: float) -> Side:
+    def _side(self, group: Rates, flow: Flow, own: Floats, regularity: float) -> Side:
         """Return what visits and scans make of a group's pages, given the visits that are no scans'."""
         scan_visits = flow.scans * self.pass_seconds
         beside = _absent(own, group)
@@ -150,6 +130,23 @@ class Curve:
             for part in loop_absent(scan_visits * PASS_SCALES)
         )
         return Side(flow=flow, own=own, beside=beside, among=(missed, absent))
+
+    def _changed(
+        self, group: Rates, side: Side, change: RelationChange, factor: float, regularity: float
+    ) -> Side:
+        """Return what visits and scans make of a group with its change."""
+        flow, own, rate = side.flow, side.own * factor / change.growth, self.pool.sampling_rate
+        visits = float(group.pages @ side.own) * factor / self.pass_seconds
+        if change.visits_per_second > 0 and visits > 0:
+            own = own * (1 + change.visits_per_second * rate / visits)
+        blocks = flow.scanned_blocks * change.growth
+        if change.scans_per_second > 0:
+            blocks = change.blocks * rate
+        scans = flow.scans * factor + change.scans_per_second
+        # Those that are added come at equal intervals.
+        added = change.scans_per_second / max(scans, 1e-12)
+        flow = replace(flow, extensions=flow.extensions * factor, scans=scans, scanned_blocks=blocks)
+        return self._side(group, flow, own, regularity + (1 - regularity) * added)
 
     def miss_rates(self, pages: list[Floats], sizes: Sequence[int]) -> list[float]:
         """Return the misses per second of pools of these numbers of blocks.
@@ -164,63 +161,74 @@ class Curve:
             rings = self._rings(blocks)
             if rings not in known:
                 known[rings] = self._by_pass(pages, blocks)
-            rates.append(self.at_size(*known[rings], blocks))
+            rates.append(self._at_size(*known[rings], blocks))
         return rates
 
     def _rings(self, blocks: int) -> tuple[int | None, ...]:
         """Return the ring size of each group that is scanned, None without a ring, in a pool of that size."""
         return tuple(
-            self._ring_blocks(blocks) if side.flow.ringed(blocks) else None
-            for side in self._sides_at_any_size
+            self.pool.ring_blocks(blocks) if side.flow.ringed(blocks) else None
+            for side in self.sides
             if side.flow.scans > 0
         )
-
-    @property
-    def _sides_at_any_size(self) -> list[Side]:
-        """Return what visits and scans make of each group, whatever the size of the pool."""
-        return self.sides
 
     def pass_seconds_at(self, pages: list[Floats], blocks: int) -> float:
         """Return the time of a clock pass of a pool of that many blocks; `pages` as for `miss_rates`."""
         resident, _ = self._by_pass(pages, blocks)
-        return self.pass_seconds * self.at_size(resident, PASS_SCALES, blocks)
+        return self.pass_seconds * self._at_size(resident, PASS_SCALES, blocks)
 
     @property
-    def simulated_sides(self) -> list[Side]:
-        """Return each group as a simulation of both caches has it."""
-        return self.sides
+    def simulated_flows(self) -> list[Flow]:
+        """Each group's flow with its change; what is left out or always in the pool is not scanned."""
+        return [
+            replace(side.flow, scans=0.0) if change.left_out or change.kept else side.flow
+            for change, side in zip(self._changes, self.sides, strict=True)
+        ]
 
     def simulated_pages(self, pages: list[Floats]) -> list[Floats]:
-        """Return how many pages of each group, at each grid point, such a simulation has."""
-        return pages
+        """Return the pages of each group with its change: none of what is left out or always in the pool."""
+        return [
+            group * (0.0 if change.left_out or change.kept else change.growth)
+            for change, group in zip(self._changes, pages, strict=True)
+        ]
 
     def kept_blocks(self, pages: list[Floats]) -> float:
         """Return how many of the sampled blocks are in the pool at all times."""
-        del pages
-        return 0.0
+        kept = zip(self._changes, pages, strict=True)
+        return sum(float(group.sum()) * change.growth for change, group in kept if change.kept)
 
     def unaccounted(self, pages: list[Floats]) -> float:
         """Return how many buffers of the pool under observation no group accounts for."""
-        here = zip(self.sides, pages, strict=True)
-        return self.observed_blocks - sum(self.resident_today(side, group) for side, group in here)
+        here = zip(self.observed, pages, strict=True)
+        return self.pool.blocks - sum(self._resident_today(side, group) for side, group in here)
 
     def _by_pass(self, pages: list[Floats], blocks: int) -> tuple[Floats, Floats]:
         """Return resident pages and misses per second by time of a clock pass."""
         resident = np.zeros(len(PASS_SCALES))
         misses = np.zeros(len(PASS_SCALES))
-        for index, (side, group_pages) in enumerate(zip(self.sides, pages, strict=True)):
-            there, missed = self.of_side(side, group_pages, blocks, self.factor(index, group_pages))
+        for index, (change, group_pages) in enumerate(zip(self._changes, pages, strict=True)):
+            if change.left_out:
+                continue
+            new = change.new_blocks_per_second * self.pool.sampling_rate
+            misses += new if self.pool.extensions_are_reads else 0.0
+            grown = group_pages * change.growth
+            if change.kept:
+                resident += float(grown.sum())
+                misses += self.sides[index].flow.extensions
+                continue
+            resident += new * self.pass_seconds * PASS_SCALES * _HAND_VISITS
+            there, missed = self._of_side(self.sides[index], grown, blocks, self.factor(index, group_pages))
             resident += there
             misses += missed
         # Buffers that no group accounts for (pages of dropped relations, rounding) stay as they are.
         return resident + self.unaccounted(pages), misses
 
-    def resident_today(self, side: Side, pages: Floats) -> float:
+    def _resident_today(self, side: Side, pages: Floats) -> float:
         """Return how many pages of a group are expected in the pool under observation."""
-        _, absent = self._tables(side, self.observed_blocks)
+        _, absent = self._tables(side, self.pool.blocks)
         return float((1 - _today(absent)) @ pages)
 
-    def of_side(self, side: Side, pages: Floats, blocks: int, factor: float) -> tuple[Floats, Floats]:
+    def _of_side(self, side: Side, pages: Floats, blocks: int, factor: float) -> tuple[Floats, Floats]:
         """Return resident pages and misses per second of a group, by time of a clock pass."""
         flow = side.flow
         scan_missed, absent = self._tables(side, blocks)
@@ -230,7 +238,7 @@ class Curve:
             misses += np.minimum(factor * flow.scans * (scan_missed @ pages), flow.scan_accesses)
         return np.asarray(pages.sum() - away), np.asarray(misses)
 
-    def at_size(self, resident: Floats, misses: Floats, blocks: int) -> float:
+    def _at_size(self, resident: Floats, misses: Floats, blocks: int) -> float:
         """Return the misses where the resident pages fill a pool of that many blocks."""
         at = np.interp(np.log(blocks), np.log(np.maximum(resident, 1e-9)), np.log(PASS_SCALES))
         return float(np.interp(at, np.log(PASS_SCALES), misses))
@@ -252,7 +260,7 @@ class Curve:
         a count of 0 to 1 (bufmgr.c, PinBuffer). So where scans come more often than the hand, every scan adds
         its ring to what the others left, until all of the relation is there.
         """
-        left = flow.participants * self._ring_blocks(blocks) / flow.scanned_blocks
+        left = flow.participants * self.pool.ring_blocks(blocks) / flow.scanned_blocks
         lost, _ = loop_absent(flow.scans * self.pass_seconds * PASS_SCALES)
         most = left * (1 + self._settled_seconds * flow.scans) if left > 0 else 0.0
         gathered = np.minimum(left / np.maximum(lost, 1e-6), most)
@@ -263,9 +271,9 @@ class Curve:
         return [self._expected(index, group) for index, group in enumerate(pages)]
 
     def _expected(self, index: int, pages: Floats) -> float:
-        side = self.sides[index]
+        side = self.observed[index]
         flow = side.flow
-        scan_missed, absent = self._tables(side, self.observed_blocks)
+        scan_missed, absent = self._tables(side, self.pool.blocks)
         own = float(_today(absent) @ (pages * side.own)) / self.pass_seconds
         return own + (flow.scans * float(_today(scan_missed) @ pages) if flow.scans > 0 else 0.0)
 
@@ -275,10 +283,12 @@ class Curve:
         A group that hardly ever misses today has no misses to measure that by: what the clock pass says holds
         then, or else nothing of it would ever miss at any smaller size.
         """
-        flow = self.flows[index]
+        flow = self.pool.flows[index]
         expected = self._expected(index, pages)
         counted = max(flow.misses - flow.extensions, 0.0)
-        return (counted * self._seconds + _PSEUDO_MISSES) / (expected * self._seconds + _PSEUDO_MISSES)
+        return (counted * self.pool.seconds + _PSEUDO_MISSES) / (
+            expected * self.pool.seconds + _PSEUDO_MISSES
+        )
 
 
 def _today(table: Floats) -> Floats:

@@ -44,7 +44,7 @@ _SURE: Final = 0.25
 _COUNTS: Final = 6
 
 
-class Followed(NamedTuple):
+class HandPositions(NamedTuple):
     """The positions of the hand, where snapshots show them.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Arc(NamedTuple):
 
 def follow_hand(
     snapshots: Mapping[str, NDArray[Any]], pages: Integers, pool_buffers: int, loads: Floats | None = None
-) -> Followed | None:
+) -> HandPositions | None:
     """Return where the hand stood at the snapshots; None if too few show it.
 
     Args:
@@ -92,7 +92,7 @@ def follow_hand(
     every = np.arange(int(numbers[-1]) + 1)
     known = np.zeros(len(every), dtype=bool)
     known[numbers[at]] = True
-    return Followed(known, np.rint(np.interp(every, numbers[at], passed)).astype(np.int64))
+    return HandPositions(known, np.rint(np.interp(every, numbers[at], passed)).astype(np.int64))
 
 
 def _arcs(

@@ -6,7 +6,7 @@ What its constants say was fitted to simulated recordings of even seeds and test
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -38,14 +38,30 @@ _OWN_NOISE: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """What widens an interval beside the spread of the pages.
+class Ensemble:
+    """A curve, and all that it might be as well; each at the same sizes.
+
+    Attributes:
+        point: the curve.
+        bounds: of what is not seen, minus the curve.
+        halves: curves from each half of the recording alone; none where they are too short.
+        spread: curves from pages drawn again, minus the curve.
+    """
+
+    point: Floats
+    bounds: list[Floats]
+    halves: list[Floats]
+    spread: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorSources:
+    """What widens an interval beside the differences in the ensemble.
 
     Attributes:
         noise: standard error of the measured miss ratio.
         short: by how much more the model errs for each doubling of the size, since the recording is short.
         scans: share of accesses that are those of sequential scans.
-        halves: curves from each half of the recording alone; none where they are too short.
         ordered: share of the misses on pages that come in the order of their blocks.
         late: accesses for each first one of a visit that come so late that a smaller pool may have evicted
             the page.
@@ -54,7 +70,6 @@ class Beside:
     noise: float
     short: float
     scans: float
-    halves: list[Floats] = field(default_factory=list)
     ordered: float = 0.0
     late: float = 0.0
 
@@ -81,55 +96,47 @@ def corrected(point: Floats, halves: list[Floats], relative_size: Floats) -> Flo
 
 
 def interval(
-    point: Floats, spread: Floats, bounds: list[Floats], relative_size: Floats, beside: Beside
-) -> tuple[Floats, Floats]:
-    """Return bounds of the 90% interval: spread, what is not seen, and the model's own error, as squares.
+    ensemble: Ensemble, relative_size: Floats, sources: ErrorSources
+) -> tuple[Floats, Floats, Floats]:
+    """Return the curve, corrected, and the bounds of its 90% interval.
+
+    The spread, what is not seen, and the model's own error add up as squares.
 
     Args:
-        point: the curve, not corrected.
-        spread: curves from pages drawn again, minus the curve.
-        bounds: curves of what is not seen, minus the curve.
+        ensemble: not corrected.
+        relative_size: sizes divided by that of the pool under observation.
+        sources: of other errors.
     """
+    point, halves, bounds = ensemble.point, ensemble.halves, ensemble.bounds
     tail = (1 - _CONFIDENCE) / 2
-    low, high = np.quantile(spread, tail, axis=0), np.quantile(spread, 1 - tail, axis=0)
-    return around(point, -low, high, bounds, relative_size, beside)
-
-
-def around(
-    point: Floats,
-    drawn_below: Floats,
-    drawn_above: Floats,
-    bounds: list[Floats],
-    relative_size: Floats,
-    beside: Beside,
-) -> tuple[Floats, Floats]:
-    """Return the interval, given how far pages drawn again lie below and above."""
+    drawn_below = -np.quantile(ensemble.spread, tail, axis=0)
+    drawn_above = np.quantile(ensemble.spread, 1 - tail, axis=0)
     unseen_below = np.maximum(-np.min(bounds, axis=0), 0)
     unseen_above = np.maximum(np.max(bounds, axis=0), 0)
     below = np.hypot(np.maximum(drawn_below, 0), unseen_below)
     above = np.hypot(np.maximum(drawn_above, 0), unseen_above)
     octaves = np.log2(relative_size)
     up, down = np.maximum(octaves, 0), np.maximum(-octaves, 0)
-    if len(beside.halves) == 2:
+    if len(halves) == 2:
         # Halves of one load differ by chance, twice as much as two whole recordings do.
-        chance = _NORMAL90 * np.abs(beside.halves[0] - beside.halves[1]) / 2
-        length = np.abs(point - np.mean(beside.halves, axis=0))
+        chance = _NORMAL90 * np.abs(halves[0] - halves[1]) / 2
+        length = np.abs(point - np.mean(halves, axis=0))
         below, above = np.hypot(below, chance), np.hypot(above, chance)
         below, above = np.hypot(below, length), np.hypot(above, length)
     model = MODEL_ERROR_RATIO + down * MODEL_ERROR_PER_OCTAVE_DOWN + up * MODEL_ERROR_PER_OCTAVE_UP
-    model = model + (beside.scans + beside.ordered) * MODEL_ERROR_OF_SCANS * np.minimum(up + down, 1)
+    model = model + (sources.scans + sources.ordered) * MODEL_ERROR_OF_SCANS * np.minimum(up + down, 1)
     # Nothing can be off by more than there is: towards zero misses the model's error fades.
     model = np.minimum(model, 0.35 * point + 0.0008)
-    noise = np.minimum(_OWN_NOISE * _NORMAL90 * beside.noise, 0.5 * point)
+    noise = np.minimum(_OWN_NOISE * _NORMAL90 * sources.noise, 0.5 * point)
     below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
     # A page that comes less often than once in the recording looks like one that never comes: what
     # larger pools would miss is found too small, hardly ever too large.
-    rare = beside.short * up * np.sqrt(np.maximum(up, 1.0))
+    rare = sources.short * up * np.sqrt(np.maximum(up, 1.0))
     above = np.hypot(above, np.minimum(rare, 1 - point))
     below = np.hypot(below, np.minimum(rare / 4, 0.5 * point))
-    below = np.hypot(below, np.minimum(beside.short / 4 * down, 0.5 * point))
-    above = np.hypot(above, beside.short / 4 * down)
+    below = np.hypot(below, np.minimum(sources.short / 4 * down, 0.5 * point))
+    above = np.hypot(above, sources.short / 4 * down)
     # Where the accesses of a visit come late, a smaller pool may miss each of them.
-    above = np.hypot(above, np.minimum(beside.late * point * np.minimum(down / 2, 1.0), 1 - point))
-    centre = corrected(point, beside.halves, relative_size)
-    return np.clip(centre - below, 0, 1), np.clip(centre + above, 0, 1)
+    above = np.hypot(above, np.minimum(sources.late * point * np.minimum(down / 2, 1.0), 1 - point))
+    centre = corrected(point, halves, relative_size)
+    return centre, np.clip(centre - below, 0, 1), np.clip(centre + above, 0, 1)

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.clock import USUAL, Clock
+from pgsweep.sizing.observed import Server
+from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
 
 Table = Mapping[str, NDArray[Any]]
-
-_NONE = np.zeros(0, np.int64)
 
 ABSENT_AND_COUNTERS = 7
 """Columns of a class: absent, then usage_count 0 to 5."""
@@ -104,35 +104,24 @@ class Observations:
 
 
 def gather(
-    snapshots: Table,
-    relations: Table,
-    database: int,
-    important: NDArray[np.bool_],
-    rate: float,
-    *,
-    hand_buffers: NDArray[np.int64] = _NONE,
-    pool_buffers: int = 0,
-    clock: Clock = USUAL,
+    used: UsedSnapshots, relations: Table, server: Server, important: NDArray[np.bool_], clock: Clock
 ) -> Observations:
-    """Sort the rows of `snapshots` into pages and groups.
+    """Sort the rows of snapshots into pages and groups.
 
     Args:
-        snapshots: the evidence's table; buffers not in use are not in it.
+        used: the snapshots.
         relations: the evidence's table.
-        database: oid of the database that is observed.
+        server: that was observed.
         important: for each relation, whether it gets a group of its own.
-        rate: share of blocks that the snapshots took.
-        hand_buffers: by number of the snapshot, how many buffers the clock hand had passed; fewer than there
-            are snapshots, or none, where it was not seen.
-        pool_buffers: buffers of the whole pool.
         clock: the policy of the pool.
     """
+    snapshots, rate = used.snapshots, server.sampling_rate
     file_key, relation_key = file_keys(snapshots, relations)
     order = np.argsort(relation_key, kind="stable")
     found = np.searchsorted(relation_key[order], file_key)
     found = order[np.minimum(found, len(order) - 1)] if len(order) else np.zeros(len(file_key), np.int64)
     known = (relation_key[found] == file_key) if len(order) else np.zeros(len(file_key), bool)
-    in_database = snapshots["db"] == database
+    in_database = snapshots["db"] == server.database_oid
 
     own = np.flatnonzero(important)
     group_of_relation = np.full(max(len(relation_key), 1), len(own), dtype=np.int32)
@@ -145,12 +134,8 @@ def gather(
     page_group = group[first].astype(np.int32)
     seen = np.bincount(page_group, minlength=len(own) + 2)
 
-    blocks = (
-        np.maximum(relations["blocks_begin"], relations["blocks_end"])
-        + relations["fsm_blocks"]
-        + relations["vm_blocks"]
-    ).astype(np.float64)
-    small = np.flatnonzero(~important & (relations["db"] == database))
+    blocks = main_fork_blocks(relations) + relations["fsm_blocks"] + relations["vm_blocks"]
+    small = np.flatnonzero(~important & (relations["db"] == server.database_oid))
     groups = [
         Group(name=str(relations["name"][i]), relations=(int(i),), pages=max(blocks[i] * rate, seen[g]))
         for g, i in enumerate(own)
@@ -165,7 +150,7 @@ def gather(
     # How much else there is on the server is not known; pages never seen do not matter to the pool as it is.
     groups.append(Group(name="other databases", relations=(), pages=float(seen[len(own) + 1])))
     numbers, snapshot = np.unique(snapshots["snapshot"], return_inverse=True)
-    hand_seen = len(hand_buffers) > numbers[-1]
+    hand_seen = len(used.hand_buffers) > numbers[-1]
     return Observations(
         groups=tuple(groups),
         snapshots=len(numbers),
@@ -174,11 +159,16 @@ def gather(
         snapshot=snapshot.astype(np.int64).ravel(),
         usage_count=snapshots["usage_count"].astype(np.int64),
         buffer=snapshots["frame"].astype(np.int64) - 1,
-        hand_buffers=hand_buffers[numbers] if hand_seen else _NONE,
-        pool_buffers=pool_buffers,
+        hand_buffers=used.hand_buffers[numbers] if hand_seen else np.zeros(0, np.int64),
+        pool_buffers=server.pool_blocks,
         unknown=float((in_database & ~known).sum()) / max(len(numbers), 1),
         clock=clock,
     )
+
+
+def main_fork_blocks(relations: Table) -> NDArray[np.int64]:
+    """Return the blocks of the main fork of each relation: the larger of both ends of the recording."""
+    return np.asarray(np.maximum(relations["blocks_begin"], relations["blocks_end"]), dtype=np.int64)
 
 
 def page_numbers(snapshots: Table, relations: Table) -> NDArray[np.int64]:

@@ -1,14 +1,15 @@
-"""Fit rates to observations: how many pages are visited how often, and how many accesses a visit brings.
+"""Rates: how many pages are visited how often, and how many accesses a visit brings; fitted to observations.
 
-The law of one page (`pgsweep._native.clock_law`) says with which probability it is seen absent or at each
-usage_count when it has x visits per clock pass. The nonparametric maximum-likelihood mixture over a
-grid of x explains the counts of all pages of a group; the batch law of the group (probabilities that a
+The law of one page (`law_of`, by `pgsweep._native.clock_law`) says with which probability a page with λ
+visits per clock pass is seen absent or at each usage_count. The nonparametric maximum-likelihood mixture over
+a grid of λ explains the counts of all pages of a group; the batch law of the group (probabilities that a
 visit brings 1, 2, 3, 4, and 5 or more accesses) is fitted around it by simplex search on the likelihood.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,8 @@ from pgsweep.sizing.clock import USUAL, Clock
 Floats = NDArray[np.float64]
 
 GRID: Floats = np.geomspace(1e-4, 400.0, 110)
-"""Visits per clock pass. Pages above x = 5 are nearly always at usage_count 5, but the share of time at 4 is
-still 1/x."""
+"""Visits per clock pass. Pages above λ = 5 are nearly always at usage_count 5, but the share of time at 4 is
+still 1/λ."""
 
 SINGLE: Floats = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 
@@ -33,7 +34,8 @@ _LEAST_GAIN = 4.0
 
 _ENOUGH_OBSERVATIONS = 200
 _ENOUGH_PAGES = 4000
-_STEPS, _GAIN = 600, 0.05
+STEPS: Final = 600
+_GAIN: Final = 0.05
 
 _COLD_BELOW, _HOT_FROM = 0.8, 2.0
 _BLEND: Floats = (
@@ -111,15 +113,6 @@ def likelihoods(
     return np.ascontiguousarray(np.exp(logs - scale[:, None])), scale
 
 
-def fit_weights(
-    classes: Floats, pages: Floats, batch: Floats, clock: Clock = USUAL, *, steps: int = _STEPS
-) -> tuple[Floats, float]:
-    """Return the weights of the grid points (sum 1) for a given batch law, and the log-likelihood."""
-    like, scale = likelihoods(classes, batch, clock)
-    weights, reached = _native.mixture_weights(like, pages, steps=steps, gain=_GAIN)
-    return weights, reached + float(pages @ scale)
-
-
 def cap_to_counters(rates: Rates, accesses_per_pass: float) -> Rates:
     """Make rates agree with the number of accesses that the server counted; that number is an upper bound.
 
@@ -146,11 +139,13 @@ def cap_to_counters(rates: Rates, accesses_per_pass: float) -> Rates:
     return replace(rates, pages=pages, hot_batch=SINGLE)
 
 
-def fit_rates(like: Floats, pages: Floats, batch: Floats, clock: Clock = USUAL) -> Rates:
+def fit_rates(
+    like: Floats, pages: Floats, batch: Floats, clock: Clock = USUAL, *, steps: int = STEPS
+) -> Rates:
     """Return the rates under which what pages showed is most likely; `like` and `pages` as for `resample`."""
     if pages.sum() <= 0:
         return Rates(batch=batch, hot_batch=batch, pages=np.zeros(len(GRID)), clock=clock)
-    weights, _ = _native.mixture_weights(like, pages, steps=_STEPS, gain=_GAIN)
+    weights, _ = _native.mixture_weights(like, pages, steps=steps, gain=_GAIN)
     return Rates(batch=batch, hot_batch=batch, pages=weights * pages.sum(), clock=clock)
 
 

@@ -4,9 +4,9 @@ The counter of sequential scans counts every process that takes part (heapam.c, 
 statement with two workers, and a scan may end early. So scans are measured by what they returned: tuples
 over tuples per block, and never more than the relation's accesses.
 
-A scan of a relation larger than a quarter of the pool goes through a ring (heapam.c, initscan). The pages of
-a smaller one are visited together, at intervals, not at random: with the interval shorter than a clock pass
-they stay, and with one of two passes they are gone each time.
+A scan of a large relation goes through a ring (rules.py). The pages of a smaller one are visited together, at
+intervals, not at random: with the interval shorter than a clock pass they stay, and with one of two passes
+they are gone each time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pgsweep.sizing.rules import most_blocks_without_ring
+from pgsweep.sizing.snapshots.observations import main_fork_blocks
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +43,7 @@ def scanned_blocks(
         fetched: tuples fetched by index and bitmap scans.
         accesses: to blocks, of any kind.
     """
-    blocks = np.maximum(relations["blocks_begin"], relations["blocks_end"]).astype(np.float64)
+    blocks = main_fork_blocks(relations).astype(np.float64)
     most = np.minimum(scans * blocks, accesses)
     density = relations.get("tuples_per_block")
     # Without tuples per block: a fetched tuple is one access at most, the rest may be scans.
@@ -52,25 +55,25 @@ def scanned_blocks(
     return np.where(is_table, found, 0.0)
 
 
-def by_rings(
-    scanned: Floats, accesses: Floats, blocks: Floats, *, pool_blocks: int, measured: float
+def measured_scans(
+    scanned: Floats, accesses: Floats, blocks: NDArray[Any], *, pool_blocks: int, through_rings: float | None
 ) -> Floats:
     """Return what sequential scans read of each relation, such that rings have the accesses measured.
 
-    A relation larger than a quarter of the pool is scanned through a ring, and pg_stat_io counts what goes
-    through rings by itself.
+    pg_stat_io counts what goes through rings by itself.
 
     Args:
         scanned: blocks by sequential scans, as estimated from the relations' counters.
         accesses: of each relation, which bound it.
         blocks: size of each relation.
-        measured: accesses through rings of scans, in the same unit of time.
+        pool_blocks: of the pool.
+        through_rings: accesses of scans, in the same unit of time; None where they were not measured.
     """
-    ringed = blocks > pool_blocks / 4
+    ringed = blocks > most_blocks_without_ring(pool_blocks)
     expected = float(scanned[ringed].sum())
-    if expected <= 0:
+    if through_rings is None or expected <= 0:
         return scanned
-    return np.where(ringed, np.minimum(scanned * measured / expected, accesses), scanned)
+    return np.where(ringed, np.minimum(scanned * through_rings / expected, accesses), scanned)
 
 
 def loop_absent(scans_per_pass: Floats) -> tuple[Floats, Floats]:

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.sizing.snapshots.load import Load
 from pgsweep.sizing.snapshots.observations import Observations
 
 Floats = NDArray[np.float64]
@@ -49,7 +50,36 @@ _FEWEST_SECTIONS: Final = 4
 _FEWEST_SNAPSHOTS: Final = 4
 
 
-def together(seen: Observations) -> Floats:
+_TOGETHER: Final = 0.2
+"""Share of common variation from which on pages are taken to be visited one after the other."""
+
+
+def ordered_share(load: Load) -> float:
+    """Return the share of the misses on pages that come in the order of their blocks, scans left out."""
+    missed, totals = load.group_misses, load.totals
+    scanned = np.array([flow.scan_accesses for flow in load.pool.flows])
+    growth = totals.relation_growth_blocks * totals.seconds * load.pool.sampling_rate
+    appended = np.array([float(growth[list(group.relations)].sum()) for group in load.groups])
+    shares = ordered_pages(load.seen, appended)
+    return float((shares * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
+
+
+def looping_relations(load: Load) -> list[tuple[str, float]]:
+    """Return relations whose pages are visited in order, and their share of the accesses, scans left out.
+
+    What grows is visited where it grows, which is another place in each snapshot as well.
+    """
+    flows = load.pool.flows
+    total = sum(flow.accesses for flow in flows if np.isfinite(flow.accesses))
+    each = zip(load.groups, flows, common_variation(load.seen).tolist(), load.growth.tolist(), strict=True)
+    return [
+        (group.name, max(flow.accesses - flow.scan_accesses, 0.0) / max(total, 1e-9))
+        for group, flow, common, growth in each
+        if len(group.relations) == 1 and common > _TOGETHER and growth <= 0
+    ]
+
+
+def common_variation(seen: Observations) -> Floats:
     """Return which share of the variation of a page's usage count its neighbours have in common, by group.
 
     It is the intraclass correlation of the pages of a section, a sixteenth of the group's blocks or 512 pages
@@ -90,7 +120,7 @@ def together(seen: Observations) -> Floats:
     return found
 
 
-def in_order(seen: Observations, appended: Floats) -> Floats:
+def ordered_pages(seen: Observations, appended: Floats) -> Floats:
     """Return which share of each group's new pages came in runs of ascending blocks, or window by window.
 
     Args:

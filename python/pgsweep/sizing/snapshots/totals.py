@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.observed import gained
-from pgsweep.sizing.snapshots.consistency import Tally, doubts
+from pgsweep.sizing.snapshots.consistency import Tally, tally_doubts
 from pgsweep.sizing.snapshots.observations import Table
-from pgsweep.sizing.snapshots.scan_counts import by_rings, scanned_blocks
+from pgsweep.sizing.snapshots.scan_counts import scanned_blocks
 from pgsweep.sizing.verdict import Doubt
 from pgsweep.units import BLOCK_BYTES
 
@@ -64,77 +64,57 @@ class Totals:
     miss_ratio_error: float = 0.0
     ring_accesses: float | None = None
 
+    @property
+    def accesses(self) -> float:
+        """Of the database."""
+        return self.hits + self.misses
+
+    @property
+    def miss_ratio(self) -> float:
+        """Of the database; 0 without an access."""
+        return self.misses / self.accesses if self.accesses > 0 else 0.0
+
+    @property
+    def scan_share(self) -> float:
+        """Share of sequential scans among the accesses."""
+        return float(self.relation_scanned_blocks.sum()) / max(self.accesses / self.seconds, 1e-9)
+
 
 def read_totals(counters: Table, relations: Table, database: str) -> Totals:
-    """Reduce the evidence's counters to what happened between the first and the last sample.
-
-    A sample lists only what changed since the one before; a counter not in the first sample began at 0.
-    """
+    """Reduce the evidence's counters to what happened between the first and the last sample."""
     # The position of the clock hand is read at other times than the server's counters.
     counters = {name: column[counters["scope"] != "pool"] for name, column in counters.items()}
-    seconds = np.unique(counters["seconds"])
+    seconds, last, series = _series(counters)
     span = float(seconds[-1] - seconds[0]) if len(seconds) > 1 else 0.0
-    sample = np.searchsorted(seconds, counters["seconds"])
-    series: dict[tuple[str, str, str], Floats] = {}
-    keys = zip(counters["scope"], counters["object"], counters["name"], strict=True)
-    for at, key, value in zip(sample, keys, counters["value"], strict=True):
-        series.setdefault(key, np.zeros(len(seconds)))[at:] = value
-
-    def of_database(name: str) -> Floats:
-        return series.get(("database", database, name), np.zeros(max(len(seconds), 1)))
-
-    hits, reads = of_database("blks_hit"), of_database("blks_read")
-
-    def ratio(begin: int, end: int) -> float:
-        missed, hit = reads[end] - reads[begin], hits[end] - hits[begin]
-        return float(missed / (missed + hit)) if missed + hit > 0 else 0.0
-
-    middle = int(np.searchsorted(seconds, (seconds[0] + seconds[-1]) / 2)) if len(seconds) > 2 else 0
-    # Relations are sampled less often, so a recording that was cut knows of them up to here.
-    of_relations = sample[counters["scope"] == "relation"]
-    last = int(of_relations.max(initial=0)) or len(seconds) - 1
+    none = np.zeros(max(len(seconds), 1))
+    hits, reads = (series.get(("database", database, name), none) for name in ("blks_hit", "blks_read"))
     total = {"blks_hit": gained(hits[: last + 1]), "blks_read": gained(reads[: last + 1])}
     gains = _relations_gained(series, last, sum(total.values()))
+    oids = [str(int(oid)) for oid in relations["oid"]]
 
-    def rate(oid: int, name: str) -> float:
-        return gains.get((str(oid), name), 0.0) / span if span > 0 else 0.0
+    def rates(name: str) -> Floats:
+        return np.array([gains.get((oid, name), 0.0) / span if span > 0 else 0.0 for oid in oids])
 
-    def accesses_between(begin: int, end: int) -> Floats:
-        found = np.zeros(len(relations["oid"]))
-        for place, oid in enumerate(relations["oid"]):
-            for name in ("blks_read", "blks_hit"):
-                values = series.get(("relation", str(int(oid)), name))
-                if values is not None:
-                    found[place] += max(float(values[end] - values[begin]), 0.0)
-        return found
-
-    oids = [int(o) for o in relations["oid"]]
-    listed = {str(o) for o in oids}
-
-    def tally(kind: str, *names: str) -> Tally:
-        found = [(oid in listed, value) for (oid, name), value in gains.items() if name in names]
-        return Tally(
-            kind=kind,
-            database=sum(total[name] for name in names),
-            relations=sum(value for known, value in found if known),
-            temporary=sum(value for known, value in found if not known),
-        )
-
-    tallies = [tally("misses", "blks_read"), tally("accesses", "blks_read", "blks_hit")]
-    pg_class = {str(o) for o in relations["oid"][relations["name"] == "pg_class"]}
-    dropped = sum(value for (oid, name), value in gains.items() if name == "tup_deleted" and oid in pg_class)
-    misses = np.array([rate(o, "blks_read") for o in oids])
-    accesses = misses + np.array([rate(o, "blks_hit") for o in oids])
-    scans = np.array([rate(o, "scans") for o in oids])
+    misses, scans = rates("blks_read"), rates("scans")
+    accesses = misses + rates("blks_hit")
     scanned = scanned_blocks(
         relations,
         scans=scans,
-        returned=np.array([rate(o, "tup_returned") for o in oids]),
-        fetched=np.array([rate(o, "tup_fetched") for o in oids]),
+        returned=rates("tup_returned"),
+        fetched=rates("tup_fetched"),
         accesses=accesses,
     )
+    middle = int(np.searchsorted(seconds, (seconds[0] + seconds[-1]) / 2)) if len(seconds) > 2 else 0
+    halves = ((0, middle), (middle, -1))
+    ratios = [_ratio(reads, hits, *half) for half in halves]
+    half_accesses = [_relation_accesses(series, oids, *half) for half in halves]
+    tallies = [
+        _tally(kind, {name: total[name] for name in names}, gains, set(oids))
+        for kind, names in (("misses", ("blks_read",)), ("accesses", ("blks_read", "blks_hit")))
+    ]
+    pg_class = {str(oid) for oid in relations["oid"][relations["name"] == "pg_class"]}
+    dropped = sum(value for (oid, name), value in gains.items() if name == "tup_deleted" and oid in pg_class)
     allocations = series.get(("bgwriter", "", "buffers_alloc"))
-    growth = np.maximum(relations["blocks_end"] - relations["blocks_begin"], 0) / max(span, 1e-9)
     return Totals(
         seconds=span,
         hits=gained(hits),
@@ -143,17 +123,18 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         relation_accesses=accesses,
         relation_scans=scans,
         relation_scanned_blocks=scanned,
-        relation_growth_blocks=growth,
-        first_half_miss_ratio=ratio(0, middle),
-        second_half_miss_ratio=ratio(middle, -1),
+        relation_growth_blocks=np.maximum(relations["blocks_end"] - relations["blocks_begin"], 0)
+        / max(span, 1e-9),
+        first_half_miss_ratio=ratios[0],
+        second_half_miss_ratio=ratios[1],
         temporary_misses=tallies[0].temporary,
-        doubts=doubts(
+        doubts=tally_doubts(
             tallies,
             seconds=float(seconds[last] - seconds[0]) if len(seconds) else 0.0,
             dropped_relations=dropped,
         ),
-        first_half_accesses=accesses_between(0, middle),
-        second_half_accesses=accesses_between(middle, -1),
+        first_half_accesses=half_accesses[0],
+        second_half_accesses=half_accesses[1],
         was_reset=bool((np.diff(reads) < 0).any() or (np.diff(hits) < 0).any()),
         allocations=gained(allocations) / span if allocations is not None and span > 0 else 0.0,
         miss_ratio_error=_ratio_error(seconds, reads, hits),
@@ -161,7 +142,56 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     )
 
 
-def _ring_accesses(series: dict[tuple[str, str, str], Floats], database: str, span: float) -> float | None:
+_Series = dict[tuple[str, str, str], Floats]
+"""The values of counters at each sample, by scope, object and name."""
+
+
+def _series(counters: Table) -> tuple[Floats, int, _Series]:
+    """Return the times of the samples, the number of the last one of relations, and the values at each.
+
+    A sample lists only what changed since the one before; a counter not in the first sample began at 0.
+    """
+    seconds = np.unique(counters["seconds"])
+    sample = np.searchsorted(seconds, counters["seconds"])
+    series: _Series = {}
+    keys = zip(counters["scope"], counters["object"], counters["name"], strict=True)
+    for at, key, value in zip(sample, keys, counters["value"], strict=True):
+        series.setdefault(key, np.zeros(len(seconds)))[at:] = value
+    # Relations are sampled less often, so a recording that was cut knows of them up to here.
+    of_relations = sample[counters["scope"] == "relation"]
+    return seconds, int(of_relations.max(initial=0)) or len(seconds) - 1, series
+
+
+def _ratio(reads: Floats, hits: Floats, begin: int, end: int) -> float:
+    missed, hit = reads[end] - reads[begin], hits[end] - hits[begin]
+    return float(missed / (missed + hit)) if missed + hit > 0 else 0.0
+
+
+def _relation_accesses(series: _Series, oids: list[str], begin: int, end: int) -> Floats:
+    """Return the accesses to each relation between two samples."""
+    found = np.zeros(len(oids))
+    for place, oid in enumerate(oids):
+        for name in ("blks_read", "blks_hit"):
+            values = series.get(("relation", oid, name))
+            if values is not None:
+                found[place] += max(float(values[end] - values[begin]), 0.0)
+    return found
+
+
+def _tally(
+    kind: str, total: dict[str, float], gains: dict[tuple[str, str], float], listed: set[str]
+) -> Tally:
+    """Return counters of the database, and the same of its relations, those not listed being temporary."""
+    found = [(oid in listed, value) for (oid, name), value in gains.items() if name in total]
+    return Tally(
+        kind=kind,
+        database=sum(total.values()),
+        relations=sum(value for known, value in found if known),
+        temporary=sum(value for known, value in found if not known),
+    )
+
+
+def _ring_accesses(series: _Series, database: str, span: float) -> float | None:
     """Return blocks per second through rings of sequential scans, if nearly all are of this database."""
     known = any(scope == "io" and name == "hits" for scope, _, name in series)
     of_all = of_this = found = 0.0
@@ -177,9 +207,7 @@ def _ring_accesses(series: dict[tuple[str, str, str], Floats], database: str, sp
     return found / span
 
 
-def _relations_gained(
-    series: dict[tuple[str, str, str], Floats], last: int, accesses: float
-) -> dict[tuple[str, str], float]:
+def _relations_gained(series: _Series, last: int, accesses: float) -> dict[tuple[str, str], float]:
     """Return by how much each counter of a relation rose, by oid and name.
 
     A relation first seen in the last sample began at 0, except an index that was rebuilt concurrently: it
@@ -220,17 +248,3 @@ def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
     # Of a ratio of sums: by what the misses of each part differ from those expected from its accesses.
     rest = missed - accesses * float(missed.sum()) / total
     return float(np.sqrt((rest**2).sum() * _PARTS / (_PARTS - 1))) / total
-
-
-def with_rings(totals: Totals, relations: Table, pool_blocks: int) -> Totals:
-    """Return totals whose scans through rings are those that pg_stat_io measured, where it did."""
-    if totals.ring_accesses is None:
-        return totals
-    scanned = by_rings(
-        totals.relation_scanned_blocks,
-        totals.relation_accesses,
-        np.maximum(relations["blocks_begin"], relations["blocks_end"]).astype(np.float64),
-        pool_blocks=pool_blocks,
-        measured=totals.ring_accesses,
-    )
-    return replace(totals, relation_scanned_blocks=scanned)

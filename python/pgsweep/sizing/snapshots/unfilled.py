@@ -4,27 +4,33 @@ A buffer is taken from a page only where no buffer is free (StrategyGetBuffer, f
 are free each miss is the first access to its page since the server started, at every size that holds all
 that was used; so the misses that were measured hold at all these sizes, and nothing is known of smaller ones.
 
-Rings are the exception: a sequential scan of a table larger than a quarter of the pool goes through a ring
-(initscan, heapam.c) and leaves no pages behind. Where another size would change that, nothing is known.
+Rings are the exception: a sequential scan of a large table goes through a ring (rules.py) and leaves no pages
+behind. Where another size would change that, nothing is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.records import reasons
+from pgsweep.records.prediction import NoEviction
 from pgsweep.records.reasons import Reason
+from pgsweep.records.trace_reasons import changed_from_nothing_evicted
 from pgsweep.sizing.estimate import Estimate
-from pgsweep.sizing.snapshots.observations import Table
+from pgsweep.sizing.model import Prediction
+from pgsweep.sizing.observed import Server, Table
+from pgsweep.sizing.rules import least_pool_without_ring, most_blocks_without_ring
+from pgsweep.sizing.sizes import whole_megabytes
+from pgsweep.sizing.snapshots.observations import main_fork_blocks
+from pgsweep.sizing.snapshots.recording import FULL_SHARE, Recording
 from pgsweep.sizing.snapshots.totals import Totals
+from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
+from pgsweep.sizing.what_if.grammar import Asked
 from pgsweep.units import BLOCK_BYTES
-
-FULL_SHARE = 0.99
-"""A pool with this share of its buffers in use counts as full: dropped relations leave some free."""
 
 _FEWEST_SNAPSHOTS = 4
 _FEWEST_MOVES = 10
@@ -61,36 +67,25 @@ class Unfilled:
 
 
 def unfilled(
-    used_blocks: NDArray[np.int64],
-    hand_buffers: NDArray[np.int64],
-    counters: Table,
-    relations: Table,
-    totals: Totals,
-    *,
-    database_oid: int,
-    server_version_num: int,
-    pool_blocks: int,
+    used: UsedSnapshots, counters: Table, relations: Table, totals: Totals, server: Server
 ) -> Unfilled | None:
-    """Return what is known of a pool from which nothing was evicted; None where something was.
-
-    Args:
-        used_blocks: buffers that held pages, at each snapshot.
-        hand_buffers: how many buffers the clock hand had passed at each snapshot; empty where it is not seen.
-    """
+    """Return what is known of a pool from which nothing was evicted; None where something was."""
+    used_blocks, pool_blocks = used.used_blocks, server.pool_blocks
     if not len(used_blocks):
         return None
     most = int(used_blocks.max())
     never_full = most < FULL_SHARE * pool_blocks
-    moved = int(hand_buffers[-1] - hand_buffers[0]) if len(hand_buffers) > 1 else None
+    hand = used.hand_buffers
+    moved = int(hand[-1] - hand[0]) if len(hand) > 1 else None
     if not never_full and (moved is None or moved >= _FEWEST_MOVES):
         return None
 
     said: list[Reason] = []
     usable = True
     evicted = _evictions(counters)
-    if moved is not None and server_version_num < _NO_FREE_LIST_FROM:
+    if moved is not None and server.server_version_num < _NO_FREE_LIST_FROM:
         evicted = max(evicted, moved)
-    at_least, below, scans = _rings(relations, totals, database_oid, pool_blocks)
+    at_least, below, scans = _rings(relations, totals, server)
     known_from = max(most, at_least, _FEW_BLOCKS)
     size = _bytes(pool_blocks)
     filling = _filling(used_blocks) if never_full else 0
@@ -123,26 +118,63 @@ def unfilled(
     )
 
 
-def estimate_unfilled(found: Unfilled, totals: Totals, sizes_blocks: Sequence[int]) -> Estimate:
-    """Return the measured miss ratio at each of the sizes that is known, between those of both halves."""
-    known = tuple(size for size in sizes_blocks if found.knows(size))
-    ratio = totals.misses / (totals.hits + totals.misses)
-    halves = (ratio, totals.first_half_miss_ratio, totals.second_half_miss_ratio)
-    return Estimate(
-        sizes_blocks=known,
-        miss_ratio=np.full(len(known), ratio),
-        low=np.full(len(known), min(halves)),
-        high=np.full(len(known), max(halves)),
-        pass_seconds=float("inf"),
-        level="reliable" if found.usable else "refused",
-        reasons=list(found.reasons),
-    )
+@dataclass(frozen=True, kw_only=True)
+class NothingEvicted:
+    """The model of such a pool: what was measured holds at each size that is known.
 
+    Attributes:
+        recording: of snapshots.
+        contents: what is known of the pool.
+        other_load: it is asked about another load than was recorded.
+    """
 
-def filled_up(used_blocks: NDArray[np.int64], pool_blocks: int) -> Reason | None:
-    """Return a reason not to rely on snapshots where the pool was full in some of them and not in others."""
-    short = int((used_blocks < FULL_SHARE * pool_blocks).sum())
-    return None if short <= 0.1 * len(used_blocks) else reasons.filled_meanwhile(short, len(used_blocks))
+    recording: Recording
+    contents: Unfilled
+    other_load: bool = False
+
+    def changed(self, asked: Sequence[Asked]) -> NothingEvicted:
+        """Return the model of another load, of which nothing is known."""
+        del asked
+        return replace(self, other_load=True)
+
+    def at(self, sizes_blocks: tuple[int, ...], *, any_size: bool = False) -> Prediction:
+        """Return the measured miss ratio at each of the sizes that is known, between those of both halves."""
+        found, totals = self.contents, self.recording.totals
+        if any_size:
+            sizes_blocks = tuple(sorted({*sizes_blocks, whole_megabytes(found.known_from_blocks)}))
+        known = tuple(size for size in sizes_blocks if found.knows(size))
+        ratios = (totals.miss_ratio, totals.first_half_miss_ratio, totals.second_half_miss_ratio)
+        estimate = Estimate(
+            sizes_blocks=known,
+            miss_ratio=np.full(len(known), totals.miss_ratio),
+            low=np.full(len(known), min(ratios)),
+            high=np.full(len(known), max(ratios)),
+            pass_seconds=float("inf"),
+            level="reliable" if found.usable else "refused",
+            reasons=list(found.reasons),
+        )
+        if self.other_load:
+            estimate = replace(
+                estimate,
+                accesses_per_second=round(totals.accesses) / max(totals.seconds, 1e-9),
+                level="refused",
+                reasons=[changed_from_nothing_evicted(), *estimate.reasons],
+            )
+        unknown = [size * BLOCK_BYTES for size in sizes_blocks if size not in known]
+        return self.recording.prediction(estimate, model=self, no_eviction=self._record(unknown))
+
+    def _record(self, unknown_bytes: list[int]) -> NoEviction:
+        found, pool_blocks = self.contents, self.recording.server.pool_blocks
+        below = found.known_below_blocks
+        removable = max(pool_blocks - found.known_from_blocks, 0) if found.usable else 0
+        return NoEviction(
+            used_bytes=_bytes(found.used_blocks),
+            removable_bytes=_bytes(removable),
+            known_from_bytes=_bytes(found.known_from_blocks),
+            known_below_bytes=None if below is None else _bytes(below),
+            filling_bytes=_bytes(found.filling_blocks),
+            unknown_bytes=unknown_bytes,
+        )
 
 
 def _bytes(blocks: int) -> int:
@@ -160,22 +192,20 @@ def _evictions(counters: Table) -> int:
     return round(total)
 
 
-def _rings(
-    relations: Table, totals: Totals, database_oid: int, pool_blocks: int
-) -> tuple[int, int | None, list[Reason]]:
+def _rings(relations: Table, totals: Totals, server: Server) -> tuple[int, int | None, list[Reason]]:
     """Return the sizes between which every scan that was seen uses a ring, or not, as it does today."""
-    blocks = np.maximum(relations["blocks_begin"], relations["blocks_end"])
-    scanned = np.flatnonzero((totals.relation_scans > 0) & (relations["db"] == database_oid) & (blocks > 0))
+    blocks = main_fork_blocks(relations)
+    here = relations["db"] == server.database_oid
+    scanned = np.flatnonzero((totals.relation_scans > 0) & here & (blocks > 0))
     at_least, below = 0, None
     said = []
-    plain = scanned[blocks[scanned] <= pool_blocks // 4]
+    is_ringed = blocks[scanned] > most_blocks_without_ring(server.pool_blocks)
+    plain, ringed = scanned[~is_ringed], scanned[is_ringed]
     if len(plain):
-        largest = plain[np.argmax(blocks[plain])]
-        at_least = 4 * int(blocks[largest])
-    ringed = scanned[blocks[scanned] > pool_blocks // 4]
+        at_least = least_pool_without_ring(int(blocks[plain].max()))
     if len(ringed):
         smallest = ringed[np.argmin(blocks[ringed])]
-        below = 4 * int(blocks[smallest])
+        below = least_pool_without_ring(int(blocks[smallest]))
         said.append(reasons.rings_end(relations["name"][smallest], _bytes(below)))
     return at_least, below, said
 

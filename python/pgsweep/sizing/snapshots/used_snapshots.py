@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.errors import EvidenceError
-from pgsweep.sizing.snapshots.observations import Table
+from pgsweep.sizing.observed import Table
 
 _MOST_DROPPED_SHARE = 0.05
 _ALWAYS_TOLERATED = 1

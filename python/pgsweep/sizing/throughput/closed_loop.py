@@ -55,7 +55,7 @@ class Flow:
     throughput: float
     depth: float
 
-    def towards(self, other: Flow, share: float) -> Flow:
+    def interpolated(self, other: Flow, share: float) -> Flow:
         """Return what lies between."""
         return Flow(
             self.throughput + (other.throughput - self.throughput) * share,
@@ -89,7 +89,7 @@ class ClosedLoop:
         fewer = self._flow(sessions, whole) if whole else Flow(0.0, 0.0)
         if whole == self.processors:
             return fewer
-        return fewer.towards(self._flow(sessions, whole + 1), self.processors - whole)
+        return fewer.interpolated(self._flow(sessions, whole + 1), self.processors - whole)
 
     def delay_for(self, measured: float, sessions: float) -> float | None:
         """Return the delay with which it reaches a throughput; None where it cannot even without any."""
@@ -132,7 +132,7 @@ class ClosedLoop:
         else:
             depths = [_ways(disk * np.arange(whole + 2), rest, whole + n) / sums[n + 1] for n in (0, 1)]
         below, above = (Flow(sums[n] / sums[n + 1] / unit, depths[n]) for n in (0, 1))
-        return below.towards(above, sessions - whole)
+        return below.interpolated(above, sessions - whole)
 
 
 def _places(most: int, loop: ClosedLoop, processors: int) -> tuple[_Weights, _Weights, float]:

@@ -34,7 +34,7 @@ _Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class ProbedLoad:
     """The sessions beside which the latencies were measured.
 
     Attributes:
@@ -68,7 +68,7 @@ class DiskCurves:
     most_reads_per_second: float | None
 
 
-def curves_of(latencies: Sequence[DiskLatency], load: Load, most: int | None = None) -> DiskCurves:
+def curves_of(latencies: Sequence[DiskLatency], load: ProbedLoad, most: int | None = None) -> DiskCurves:
     """Return the curves; where nothing was measured a read takes as long at each depth.
 
     Args:
@@ -105,7 +105,9 @@ def curves_of(latencies: Sequence[DiskLatency], load: Load, most: int | None = N
     )
 
 
-def _alone(latencies: Sequence[DiskLatency], load: Load, measured: _Numbers) -> tuple[_Numbers, _Numbers]:
+def _alone(
+    latencies: Sequence[DiskLatency], load: ProbedLoad, measured: _Numbers
+) -> tuple[_Numbers, _Numbers]:
     """Return depths, the server's own reads included, and the latency with that number in flight."""
     probes = [one.depth for one in latencies]
     depths = np.array(

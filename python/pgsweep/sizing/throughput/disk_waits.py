@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pgsweep.sizing.throughput.closed_loop import ClosedLoop, Station
-from pgsweep.sizing.throughput.disk_curve import CURVE_ENDS, Load, curves_of
+from pgsweep.sizing.throughput.disk_curve import CURVE_ENDS, ProbedLoad, curves_of
 
 if TYPE_CHECKING:
-    from pgsweep.sizing.throughput.measured_loop import Loop
+    from pgsweep.sizing.throughput.measured_loop import MeasuredLoop
 
 _COLD_READ_SECONDS: Final = 30e-6
 """Processor time of a disk read where it was not measured: assumed."""
@@ -30,7 +30,7 @@ class DiskWaits:
     """
 
     def __init__(
-        self, loop: Loop, read_seconds: float, delay_seconds: float, now_reads: float, sessions: float
+        self, loop: MeasuredLoop, read_seconds: float, delay_seconds: float, now_reads: float, sessions: float
     ) -> None:
         cold = loop.cold_read_seconds
         self.cold_seconds = _COLD_READ_SECONDS if cold is None else cold
@@ -42,7 +42,7 @@ class DiskWaits:
         self.depth = loop.transactions_per_second * waited
         found = curves_of(
             loop.latencies,
-            Load(
+            ProbedLoad(
                 sessions=loop.sessions,
                 waited_seconds=waited,
                 loop=ClosedLoop(

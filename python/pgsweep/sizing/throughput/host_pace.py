@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pgsweep.host.processor_pace import Pace
 from pgsweep.records.prediction import DiskLatency
 from pgsweep.sizing.throughput.closed_loop import ClosedLoop
-from pgsweep.sizing.throughput.measured_loop import Loop, Refused, measure_loop
+from pgsweep.sizing.throughput.measured_loop import MeasuredLoop, Refused, measure_loop
 from pgsweep.units import Z90, format_percent, format_plain
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class PaceEffect:
 def effect_of_pace(before: Observation, after: Observation) -> PaceEffect:
     """Return what the host's pace in two recordings makes of the second one's throughput."""
     try:
-        loop: Loop | None = measure_loop(after)
+        loop: MeasuredLoop | None = measure_loop(after)
     except Refused:
         loop = None
     copies = [one.server.copy_seconds for one in (before, after)]
     paces = paces_of(before.server, after.server)
     reasons: list[str] = []
     if loop is not None and paces is not None:
-        factor, error = _of_processors(loop, *paces)
+        factor, error = _processor_effect(loop, *paces)
         if abs(factor - 1) > _SAID:
             reasons.append(_taken_into_account(*paces, factor, error))
     else:
@@ -70,7 +70,7 @@ def effect_of_pace(before: Observation, after: Observation) -> PaceEffect:
     disk = 0.0
     if loop is not None:
         try:
-            disk, reason = _of_disk(loop, measure_loop(before).latencies)
+            disk, reason = _disk_effect(loop, measure_loop(before).latencies)
             reasons += [] if reason is None else [reason]
         except Refused:
             pass
@@ -84,7 +84,7 @@ def paces_of(before: Server, after: Server) -> tuple[Pace, Pace] | None:
     return before.pace, after.pace
 
 
-def _of_processors(loop: Loop, before: Pace, after: Pace) -> tuple[float, float]:
+def _processor_effect(loop: MeasuredLoop, before: Pace, after: Pace) -> tuple[float, float]:
     """Return the throughput as a multiple of that at the pace before, and the standard error of that."""
     longer = after.seconds / before.seconds
     error = math.hypot(*(one.error_seconds / one.seconds for one in (before, after)))
@@ -92,7 +92,7 @@ def _of_processors(loop: Loop, before: Pace, after: Pace) -> tuple[float, float]
     return factor, abs(high - low) / 2
 
 
-def _if_work_took(loop: Loop, times: float, reads: float = 1.0) -> float:
+def _if_work_took(loop: MeasuredLoop, times: float, reads: float = 1.0) -> float:
     """Return the throughput, as a multiple of the measured one, if the same work took another time.
 
     Args:
@@ -116,7 +116,7 @@ def _if_work_took(loop: Loop, times: float, reads: float = 1.0) -> float:
     return 1 / times
 
 
-def _of_disk(loop: Loop, before: list[DiskLatency]) -> tuple[float, str | None]:
+def _disk_effect(loop: MeasuredLoop, before: list[DiskLatency]) -> tuple[float, str | None]:
     """Return what reads that take longer or shorter than before make of the throughput, and the sentence."""
     known = {one.depth: one for one in before}
     both = [(known[one.depth], one) for one in loop.latencies if one.depth in known]

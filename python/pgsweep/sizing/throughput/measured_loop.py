@@ -28,7 +28,7 @@ _COPIES_OF_A_WRITE: Final = 10
 page cache and enters its pages there; what takes longer waits, as where too much of the page cache is dirty
 (Linux mm/page-writeback.c, balance_dirty_pages). Four to five copies in benchmarks/advise."""
 
-_OF_DATABASE: Final = ("xact_commit", "xact_rollback", "active_time", "session_time", "blk_read_time")
+_DATABASE_COUNTERS: Final = ("xact_commit", "xact_rollback", "active_time", "session_time", "blk_read_time")
 
 
 class Refused(Exception):
@@ -36,7 +36,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loop:
+class MeasuredLoop:
     """The closed loop of today, measured.
 
     Attributes:
@@ -83,7 +83,7 @@ class Loop:
         loop = ClosedLoop(delay_seconds=0.0, demand_seconds=self.demand_seconds, processors=self.processors)
         return loop.delay_for(self.transactions_per_second, self.sessions)
 
-    def with_clients(self) -> Loop:
+    def with_clients(self) -> MeasuredLoop:
         """Return the loop whose transactions take the time of the other programs too, as clients' do.
 
         A server that is limited leaves them other processors.
@@ -98,7 +98,7 @@ class Loop:
         )
 
 
-def measure_loop(observation: Observation) -> Loop:
+def measure_loop(observation: Observation) -> MeasuredLoop:
     """Return the loop that the counters show.
 
     Raises:
@@ -122,11 +122,11 @@ def measure_loop(observation: Observation) -> Loop:
     if count is None:
         raise Refused("the evidence was recorded by an earlier pgsweep, which measured no processor times")
     counters = observation.counters
-    counted = [counters.series("database", server.database, name) for name in _OF_DATABASE]
+    counted = [counters.series("database", server.database, name) for name in _DATABASE_COUNTERS]
     if STATISTICS_RESET in server.warnings or any((np.diff(values) < 0).any() for values in counted):
         raise Refused(f"{STATISTICS_RESET}, so what was counted shortly before that is lost")
     rate = counters.rate
-    base = {name: rate("database", server.database, name) for name in _OF_DATABASE}
+    base = {name: rate("database", server.database, name) for name in _DATABASE_COUNTERS}
     own, busy = (rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host"))
     if own is None or busy is None or base["active_time"] is None or base["session_time"] is None:
         raise Refused("the processor time of the server or the time of its sessions was not measured")
@@ -143,7 +143,7 @@ def measure_loop(observation: Observation) -> Loop:
         raise Refused("the times of the sessions are impossible")
     pages, written = _written_by_sessions(rate, server.database)
     writing = min(written, pages * copy * _COPIES_OF_A_WRITE)
-    return Loop(
+    return MeasuredLoop(
         sessions=sessions,
         transactions_per_second=commits,
         active_seconds=active / commits,

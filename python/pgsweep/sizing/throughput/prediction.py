@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pgsweep.records.prediction import MemoryPrediction, Observed, Throughput, ThroughputPoint
 from pgsweep.sizing.page_cache.memory_shares import is_another_memory
 from pgsweep.sizing.throughput.disk_waits import DiskWaits
-from pgsweep.sizing.throughput.measured_loop import MOST_SESSIONS, Loop, Refused, measure_loop
+from pgsweep.sizing.throughput.measured_loop import MOST_SESSIONS, MeasuredLoop, Refused, measure_loop
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _written(misses: float, dirty_share: float) -> tuple[float, float]:
     return misses, min(1.0, misses / max(dirty_share, 1e-9))
 
 
-def _assumed(loop: Loop, factor: float) -> list[str]:
+def _assumed(loop: MeasuredLoop, factor: float) -> list[str]:
     found = []
     if not loop.writes_timed:
         found.append(
@@ -239,7 +239,7 @@ class _Causes:
             high=self.likely + math.hypot(*above),
         )
 
-    def against(self, base: _Causes) -> _Causes:
+    def relative_to(self, base: _Causes) -> _Causes:
         """Return the throughput divided by that at another size, where each cause is at the same end.
 
         The disk reads of the two may be off in opposite directions, and so may the model.
@@ -278,14 +278,14 @@ class _Balance:
     few: bool
 
 
-def _balance(loop: Loop, observed: Observed, now: ReadLoad, today: DiskPoint) -> _Balance:
+def _balance(loop: MeasuredLoop, observed: Observed, now: ReadLoad, today: DiskPoint) -> _Balance:
     """Return what a transaction of today spends its time on.
 
     Raises:
         Refused: too much of it has no known cause.
     """
     few = today.disk_reads_per_second < _FEWEST_READS
-    accesses = observed.accesses / max(observed.seconds, 1e-9) / loop.transactions_per_second
+    accesses = observed.accesses_per_second / loop.transactions_per_second
     misses = now.miss_ratios()[today.shared_buffers_bytes] * accesses
     copies = max(0.0, misses - today.disk_reads_per_second / loop.transactions_per_second)
     reads = loop.read_seconds / loop.transactions_per_second - copies * loop.copy_seconds
@@ -356,7 +356,7 @@ class _Sizes:
         load: what sessions read at each size.
     """
 
-    def __init__(self, loop: Loop, balance: _Balance, load: ReadLoad) -> None:
+    def __init__(self, loop: MeasuredLoop, balance: _Balance, load: ReadLoad) -> None:
         self._loop = loop
         self._balance = balance
         self._factor = load.sessions_factor
@@ -463,7 +463,7 @@ def _predictable(today: DiskPoint, now: ReadLoad, then: ReadLoad | None) -> tupl
     return alike, len(points) - len(alike)
 
 
-def _predict(loop: Loop, observed: Observed, now: ReadLoad, then: ReadLoad | None) -> Throughput:
+def _predict(loop: MeasuredLoop, observed: Observed, now: ReadLoad, then: ReadLoad | None) -> Throughput:
     load = now if then is None else then
     factor, size = load.sessions_factor, observed.shared_buffers_bytes
     if loop.sessions * factor > MOST_SESSIONS:
@@ -497,7 +497,7 @@ def _predict(loop: Loop, observed: Observed, now: ReadLoad, then: ReadLoad | Non
         ],
         against_same_memory=[]
         if base is None
-        else [same if one == size else each.against(base).point(one) for one, each in found.items()],
+        else [same if one == size else each.relative_to(base).point(one) for one, each in found.items()],
         reasons=[
             _sessions(factor),
             *([_ONLY_COPIES.format(count=left_out)] if left_out else []),

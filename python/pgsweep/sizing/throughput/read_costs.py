@@ -84,7 +84,7 @@ def with_savings(
         observed: whose accesses they are of.
         costs: of reads.
     """
-    per_second = observed.accesses / max(observed.seconds, 1e-9)
+    per_second = observed.accesses_per_second
     misses = {point.shared_buffers_bytes: point for point in curve}
     points: list[tuple[DiskPoint, Bounded]] = []
     for point in sorted(memory.points, key=lambda one: one.shared_buffers_bytes):

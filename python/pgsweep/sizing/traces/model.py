@@ -8,9 +8,8 @@ import numpy as np
 
 from pgsweep.records.prediction import Observed
 from pgsweep.sizing.model import Prediction
-from pgsweep.sizing.ring_limits import of_trace
+from pgsweep.sizing.ring_limits import sizes_with_ring_limits, trace_ring_limits
 from pgsweep.sizing.rules import check_server, check_usage_counts
-from pgsweep.sizing.sizes import with_ring_limits
 from pgsweep.sizing.traces.curve import TraceCurve
 from pgsweep.sizing.traces.recorded import read_trace
 
@@ -38,7 +37,7 @@ class TraceModel:
             raise observation.nothing_seen()
         self._observation = observation
         self._curve = TraceCurve(self.trace, server, plan)
-        self._scans = of_trace(self.trace)
+        self._scans = trace_ring_limits(self.trace)
 
     @property
     def observed(self) -> Observed:
@@ -65,7 +64,7 @@ class TraceModel:
             MissingAbility: there is no such executor.
         """
         if any_size:
-            sizes_blocks = with_ring_limits(sizes_blocks, self._scans)
+            sizes_blocks = sizes_with_ring_limits(sizes_blocks, self._scans)
         return Prediction(
             observation=self._observation,
             estimate=self._curve.at(sizes_blocks),

@@ -22,8 +22,8 @@ from pgsweep.records.prediction import ChangedPrediction, PredictResult, WhatIf
 from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.forecast import Change, forecast, no_memory
 from pgsweep.sizing.observed import Observation
-from pgsweep.sizing.verdict import KEPT_ROOM, Doubt, judged
-from pgsweep.sizing.what_if.assumptions import assumption_of
+from pgsweep.sizing.verdict import KEPT_ROOM
+from pgsweep.sizing.what_if.assumptions import assumption_of, rough_at_best
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
 from pgsweep.sizing.what_if.relations import check_relations
 from pgsweep.sizing.what_if.rewritten_trace import RewrittenTrace
@@ -113,7 +113,7 @@ def _changed(
     trace, kept_blocks = prediction.trace, 0
     estimate = replace(
         now,
-        accesses_per_second=prediction.observed.accesses / max(prediction.observed.seconds, 1e-9),
+        accesses_per_second=prediction.observed.accesses_per_second,
     )
     if any(one.of_load for one in asked):
         if now.level == "refused":
@@ -121,14 +121,12 @@ def _changed(
             estimate = replace(estimate, reasons=[why, *now.reasons])
         elif trace is not None:
             draws = [_drawn(prediction, observation, asked, seed, number) for number in range(_DRAWS)]
-            estimate = _rough(_joined([draw.estimate for draw in draws], now), now)
+            estimate = rough_at_best(_joined([draw.estimate for draw in draws], now), now)
             observation, trace = Observation(draws[0].tables), draws[0].trace
             kept_blocks = draws[0].tables.kept_blocks
-        elif now.changed is None:
-            why = reasons.changed_from_nothing_evicted()
-            estimate = replace(estimate, level="refused", reasons=[why, *now.reasons])
         else:
-            estimate = _rough(now.changed, now)
+            assert prediction.model is not None
+            estimate = prediction.model.changed(asked).at(now.sizes_blocks).estimate
     accesses = round(float(estimate.accesses_per_second) * prediction.observed.seconds)
     changed = replace(
         prediction,
@@ -215,16 +213,3 @@ def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
         low=np.clip(point - np.hypot(below, beside), 0, 1),
         high=np.clip(point + np.hypot(above, beside), 0, 1),
     )
-
-
-def _rough(changed: Estimate, now: Estimate) -> Estimate:
-    """Return the curve with its verdict: at best rough, and no better than the one without changes."""
-    doubts = [Doubt("rough", reasons.load_not_observed())]
-    doubts += [Doubt(changed.level, reason) for reason in changed.reasons]
-    if now.level != "reliable":
-        doubts += [Doubt(now.level, reason) for reason in now.reasons]
-    if changed.too_small_blocks:
-        sizes = [size * BLOCK_BYTES for size in changed.too_small_blocks]
-        doubts.append(Doubt("rough", reasons.kept_leaves_little(sizes)))
-    level, said = judged(doubts)
-    return replace(changed, level=level, reasons=said)

@@ -1,8 +1,10 @@
-"""Check that what was inferred agrees with what was counted, before any of it is shown.
+"""What speaks against a curve of snapshots; the thresholds are in sizing/verdict.py.
 
-A model that explains today's pool must give back today's misses, relation by relation, and the pages that
-were seen in the pool; otherwise what it says of other sizes rests on the factor that makes it fit. What was
-seen in the first half must be what was seen in the second.
+The recording may be too short, and the load may have changed or be of a kind that snapshots do not show. And
+what was inferred must agree with what was counted, before any of it is shown. A model that explains today's
+pool must give back today's misses, relation by relation, and the pages that were seen in the pool; otherwise
+what it says of other sizes rests on the factor that makes it fit. What was seen in the first half must be
+what was seen in the second.
 """
 
 from __future__ import annotations
@@ -14,13 +16,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.records import reasons
 from pgsweep.records.prediction import Level
 from pgsweep.sizing import verdict
+from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.rules import most_blocks_without_ring
+from pgsweep.sizing.snapshots.ensemble import LoadCurves
+from pgsweep.sizing.snapshots.interval import Ensemble
+from pgsweep.sizing.snapshots.observations import Table, main_fork_blocks
+from pgsweep.sizing.snapshots.sequences import looping_relations
+from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.verdict import Doubt
 from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
+
+_GROWTH: Final = 0.02
+"""New blocks of a relation for each miss that is expected of it, from which on it counts as growing."""
 
 _CERTAIN_ERROR: Final = 0.0003
 """An error of the miss ratio that is there in any case."""
@@ -45,6 +58,115 @@ class Part:
     seen_resident: float
     expected_resident: float
     grows: bool = False
+
+
+def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordered: float) -> list[Doubt]:
+    """Return what speaks against a curve, and what else must be known of it.
+
+    Args:
+        curves: of the load, without a change.
+        found: the curve at the sizes asked for.
+        ensemble: at these sizes, and at half and twice today's.
+        ordered: share of the misses on pages that come in the order of their blocks.
+    """
+    load, fit, totals = curves.load, curves.fit, curves.load.totals
+    pool, resident = load.pool.blocks, load.seen.resident()
+    known = np.flatnonzero(~np.isin(found.sizes_blocks, found.unseen_blocks))
+    known_sizes = [found.sizes_blocks[at] for at in known.tolist()]
+    length = length_doubts(totals, load.seen.snapshots, fit.pass_seconds, by_paths=fit.by_paths)
+    return [
+        *totals.doubts,
+        # One sentence on length: a short recording's interval is wide as well.
+        *(length or width_doubts(known_sizes, found.low[known], found.high[known])),
+        *load_doubts(totals, load.relations),
+        *today_doubts(curves.today, totals.miss_ratio, totals.miss_ratio_error),
+        *part_doubts(
+            _parts(curves),
+            pool,
+            seconds=totals.seconds * load.pool.sampling_rate,
+            miss_ratio=totals.miss_ratio,
+        ),
+        *stranger_doubts(float(resident[-1]) / pool, load.seen.unknown / pool),
+        *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
+        *(order_doubts(ordered) or together_doubts(looping_relations(load))),
+        *drift_doubts(
+            ensemble.point[-2:],
+            [half[-2:] for half in ensemble.halves],
+            ensemble.spread[:, -2:].std(axis=0),
+        ),
+    ]
+
+
+def _parts(curves: LoadCurves) -> list[Part]:
+    """Return each group, as it was counted and as the model has it today."""
+    load, best, rate = curves.load, curves.best, curves.load.pool.sampling_rate
+    resident, counted, growth = load.seen.resident(), load.group_misses, load.growth
+    parts = []
+    for g, (group, expected) in enumerate(
+        zip(load.groups, best.curve.expected_misses(best.pages), strict=True)
+    ):
+        # What came into the pool without being read is not counted as a miss from 16 on.
+        unread = 0.0 if load.pool.extensions_are_reads else float(growth[g])
+        parts.append(
+            Part(
+                name=group.name,
+                counted_misses=float(counted[g]) / rate,
+                # Misses of groups without relations (other databases, for example) are not counted here.
+                expected_misses=max(expected / rate - unread, 0.0) if group.relations else 0.0,
+                seen_resident=float(resident[g]),
+                expected_resident=best.rates[g].resident(),
+                grows=float(growth[g]) > _GROWTH * expected / rate,
+            )
+        )
+    return parts
+
+
+def length_doubts(totals: Totals, snapshots: int, pass_seconds: float, *, by_paths: bool) -> list[Doubt]:
+    """Return whether the recording is too short, in one sentence."""
+    if totals.misses == 0:
+        return [Doubt("refused", reasons.no_miss())]
+    if snapshots < verdict.LEAST_SNAPSHOTS:
+        return [Doubt("refused", reasons.few_snapshots(snapshots))]
+    passes = totals.seconds / pass_seconds if pass_seconds > 0 else 0.0
+    enough, least = verdict.PASSES_OF_PATHS if by_paths else verdict.PASSES_OF_STATES
+    if passes >= enough:
+        return []
+    # Where the hand hardly moved, nothing says how long a pass takes.
+    longer = 1.25 * enough * pass_seconds if passes > 0 else None
+    return [
+        Doubt("refused" if passes < least else "rough", reasons.short_recording(passes, snapshots, longer))
+    ]
+
+
+def load_doubts(totals: Totals, relations: Table) -> list[Doubt]:
+    """Return whether the load was another one at the end than at the beginning."""
+    doubts = shift_doubts(
+        [str(name) for name in relations["name"]], totals.first_half_accesses, totals.second_half_accesses
+    )
+    if totals.was_reset:
+        doubts.append(Doubt("rough", reasons.statistics_reset(STATISTICS_RESET)))
+    first, second = totals.first_half_miss_ratio, totals.second_half_miss_ratio
+    # The halves of one load differ by twice the error of the whole, and that by chance.
+    if abs(first - second) > 0.1 * max(first, second) + 0.002 + 4 * totals.miss_ratio_error:
+        doubts.append(Doubt("rough", reasons.load_drifted(first, second)))
+    return doubts
+
+
+def scan_doubts(totals: Totals, relations: Table, sizes_blocks: Sequence[int]) -> list[Doubt]:
+    """Return whether scans matter, and whether what they do would be the same at all sizes."""
+    share = totals.scan_share
+    if verdict.MANY_SCANS.level(share) is None:
+        return []
+    blocks = main_fork_blocks(relations)
+    ringed = blocks > most_blocks_without_ring(max(sizes_blocks))
+    small = blocks < min(sizes_blocks) / 8
+    other = float(totals.relation_scanned_blocks[~ringed & ~small].sum()) / max(
+        float(totals.relation_scanned_blocks.sum()), 1e-9
+    )
+    if verdict.MANY_SCANS.level(share * other):
+        worst = int(np.argmax(np.where(ringed | small, 0.0, totals.relation_scanned_blocks)))
+        return [Doubt("refused", reasons.scans_not_known(share, str(relations["name"][worst])))]
+    return [Doubt("rough", reasons.scans(share))]
 
 
 def today_doubts(predicted: float, measured: float, noise: float) -> list[Doubt]:
