@@ -98,6 +98,6 @@ def _blocks(size_bytes: int) -> int:
 
 
 def whole_megabytes(blocks: int) -> int:
-    """Return whole megabytes, as people set sizes; below a megabyte the blocks themselves."""
+    """Return a size rounded up to whole megabytes, as people set it; below one, the blocks themselves."""
     megabyte = (1 << 20) // BLOCK_BYTES
     return blocks if blocks < megabyte else -(-blocks // megabyte) * megabyte
