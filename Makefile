@@ -16,7 +16,7 @@ RUST_TESTS := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=
 	cargo test --release --workspace --exclude pgsweep-bindings --quiet --target-dir target/tests
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: help setup demo test test-quick test-matrix test-wheel test-packaging test-arm64 test-macos fuzz lint format bench docs screenshots wheel clean
+.PHONY: help setup demo test test-quick same-answers test-matrix test-wheel test-packaging test-arm64 test-macos fuzz lint format bench docs screenshots wheel clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ test: setup ## all tests (as root on Debian: installs the server and the browser
 
 test-quick: setup ## the tests that need no server, in a minute or so
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --quiet -m "not slow and not server"
+
+same-answers: setup ## ask the small recordings of tests/answers again: is each answer as before, byte for byte? (OPTIONS="--write" writes them anew)
+	$(BIN)/python -m tools.same_answers $(OPTIONS)
 
 test-matrix: setup ## the tests that speak to a server, on PostgreSQL 14 to 18 (fetched into .servers) and Debian's 15
 	tools/debian-packages test

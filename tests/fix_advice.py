@@ -21,8 +21,9 @@ from pgsweep.records.prediction import (
     PredictResult,
     Verdict,
 )
-from pgsweep.sizing.memory_shares import MemoryFacts
-from pgsweep.sizing.read_costs import ASSUMED_COSTS
+from pgsweep.records.reasons import evidence
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
+from pgsweep.sizing.throughput.read_costs import ASSUMED_COSTS
 
 MB = 1 << 20
 GB = 1 << 30
@@ -163,7 +164,10 @@ def refusing(**changed: Any) -> Situation:
     """Return a situation whose prediction is refused, so without a curve; other settings are well."""
     settings = {**SETTINGS, "effective_cache_size": str(12 * GB // 8192)}
     known = situation({GB: 0.2}, **{"settings": settings, **changed})
-    verdict = Verdict(level="refused", reasons=["the load moves", "it is short", "a third reason"])
+    verdict = Verdict(
+        level="refused",
+        reasons=[evidence("the load moves"), evidence("it is short"), evidence("a third reason")],
+    )
     prediction = msgspec.structs.replace(known.prediction, verdict=verdict, points=[])
     return replace(known, prediction=prediction)
 

@@ -1,11 +1,25 @@
-"""Traces of page numbers alone."""
+"""Traces of page numbers alone, and the servers that they could be of."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.inference.accesses import Trace
+from pgsweep.evidence.schema import EvidenceMeta
+from pgsweep.sizing.observed import Server
+from pgsweep.sizing.traces.accesses import Trace
+
+
+def server(pool_blocks: int, *, version: int = 18, lost_events: int = 0) -> Server:
+    """Return a server with a pool of that size; 0 where it is not known."""
+    return Server.of(
+        EvidenceMeta(
+            source="trace",
+            server_version_num=version * 10000,
+            shared_buffers_blocks=pool_blocks,
+            lost_events=lost_events,
+        )
+    )
 
 
 def from_ids(pages: NDArray[np.uint32], seconds: NDArray[np.float64]) -> Trace:

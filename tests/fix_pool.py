@@ -9,9 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
-from pgsweep.sizing.inference.estimate import Estimate
-from pgsweep.sizing.inference.snapshots import estimate
-from pgsweep.sizing.inference.totals import read_totals
+from pgsweep.evidence.schema import EvidenceMeta
+from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.observed import Server
+from pgsweep.sizing.snapshots.ensemble import LoadCurves
+from pgsweep.sizing.snapshots.fit import fit_load
+from pgsweep.sizing.snapshots.load import observed_load
+from pgsweep.sizing.snapshots.model import SnapshotModel
+from pgsweep.sizing.snapshots.totals import read_totals
+from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
 
 RULES = _native.Rules(18)
 PER_SECOND = 10_000
@@ -44,17 +50,23 @@ class Seen:
         return float(self.hands[-1] - self.hands[0]) / self.buffers
 
     def predict(self, sizes: list[int], *, hand_seen: bool = False) -> Estimate:
-        return estimate(
-            self.snapshots,
-            self.relations,
-            read_totals(self.counters, self.relations, "bench"),
-            database_oid=5,
-            server_version_num=180000,
-            pool_blocks=self.buffers,
-            sizes_blocks=sizes,
-            hand_buffers=self.hands if hand_seen else None,
-            rules=self.rules,
+        used = UsedSnapshots(
+            snapshots=self.snapshots,
+            used_blocks=np.zeros(0, np.int64),
+            hand_buffers=self.hands if hand_seen else np.zeros(0, np.int64),
+            loads=None,
+            warnings=(),
         )
+        totals = read_totals(self.counters, self.relations, "bench")
+        meta = EvidenceMeta(
+            source="sql",
+            server_version_num=180000,
+            shared_buffers_blocks=self.buffers,
+            database="bench",
+            database_oid=5,
+        )
+        load = observed_load(used, self.relations, totals, Server.of(meta), self.rules)
+        return SnapshotModel(curves=LoadCurves(load=load, fit=fit_load(load))).estimate(sizes)
 
 
 def truth(accesses: Pages, begin: int, sizes: list[int], rules: _native.Rules = RULES) -> NDArray[np.float64]:

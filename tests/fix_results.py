@@ -38,6 +38,7 @@ from pgsweep.records.load import (
 )
 from pgsweep.records.prediction import CurvePoint, Level, Observed, PredictResult, RecordResult, Verdict
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval, ProveResult, ProveRow
+from pgsweep.records.reasons import evidence
 from pgsweep.records.rollup import merged
 
 MB = 1024 * 1024
@@ -68,7 +69,7 @@ def predict_result(*, level: Level = "reliable", source: str = "sql") -> Predict
             if level != "refused"
         ],
         verdict=Verdict(
-            level=level, reasons=["the first half of the time had 3% more misses than the second"]
+            level=level, reasons=[evidence("the first half of the time had 3% more misses than the second")]
         ),
         provenance=provenance(),
     )
@@ -89,7 +90,7 @@ def demo_result() -> DemoResult:
     workload = DemoWorkload(
         name="mix <&> more",
         title="reads of two kinds",
-        trace_verdict=Verdict(level="rough", reasons=["the trace is short"]),
+        trace_verdict=Verdict(level="rough", reasons=[evidence("the trace is short")]),
         observed_shared_buffers_bytes=64 * MB,
         rows=rows,
         trace_mean_abs_error=0.001,
@@ -148,7 +149,7 @@ def prove_result() -> ProveResult:
         simulator_max_abs_error=0.0001,
         within_interval_ratio=2 / 3,
         observed_shared_buffers_bytes=64 * MB,
-        verdict=Verdict(level="reliable", reasons=["the trace is short"]),
+        verdict=Verdict(level="reliable", reasons=[evidence("the trace is short")]),
         provenance=provenance(),
     )
 

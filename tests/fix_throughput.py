@@ -8,7 +8,9 @@ import numpy as np
 
 from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.records.prediction import CurvePoint, MemoryPrediction, Observed, Throughput
-from pgsweep.sizing.throughput import Then, predict_throughput
+from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.throughput.closed_loop import ClosedLoop
+from pgsweep.sizing.throughput.prediction import ReadLoad, predict_throughput
 from tests.fix_advice import GB, _disk_point
 
 
@@ -21,6 +23,17 @@ def exact(sessions: int, delay: float, demand: float, processors: int) -> float:
         weights.append(weights[-1] * arrive / leave)
     total = sum(weights)
     return sum(weight / total * min(n, processors) / demand for n, weight in enumerate(weights))
+
+
+def throughput(sessions: float, **loop: float) -> float:
+    """Return what a closed loop brings through."""
+    return ClosedLoop(**loop).throughput(sessions)  # type: ignore[arg-type]
+
+
+def delay_for(measured: float, *, sessions: float, demand_seconds: float, processors: float) -> float | None:
+    """Return the delay with which a closed loop reaches a throughput."""
+    loop = ClosedLoop(delay_seconds=0.0, demand_seconds=demand_seconds, processors=processors)
+    return loop.delay_for(measured, sessions)
 
 
 class Recorded:
@@ -116,5 +129,8 @@ def predicted(
 
     curve = [point(size) for size in reads]
     observed = Observed(shared_buffers_bytes=GB, miss_ratio=0.032, accesses=accesses, seconds=10.0)
-    other = None if then is None else Then(sessions_factor=sessions_factor, curve=curve, memory=memory(then))
-    return predict_throughput(recorded, observed, curve, memory(reads), other)  # type: ignore[arg-type]
+    now = ReadLoad(curve=curve, memory=memory(reads))
+    other = None
+    if then is not None:
+        other = ReadLoad(curve=curve, memory=memory(then), sessions_factor=sessions_factor)
+    return predict_throughput(Observation(recorded), observed, now, other)  # type: ignore[arg-type]

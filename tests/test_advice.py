@@ -20,7 +20,7 @@ from pgsweep.records.prediction import (
     Throughput,
     ThroughputPoint,
 )
-from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.ui.advice import VIEW, alter_system, gain_text, postgresql_conf
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import as_setting, format_count

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.addresses import Addresses
-from pgsweep.sizing.inference.both_caches import BothCaches, Kernel
-from pgsweep.sizing.inference.visits import count_visits
-from pgsweep.sizing.inference.warm import WarmPools
+from pgsweep.sizing.page_cache.addresses import Addresses
+from pgsweep.sizing.page_cache.both_caches import BothCaches, PageCache
+from pgsweep.sizing.traces.visits import count_visits
+from pgsweep.sizing.traces.warm_start import WarmPools
 from tests.fix_ids import from_ids
 
 BLOCKS = 20_000
@@ -43,6 +43,10 @@ def truth(pages: np.ndarray, pool: int, cache_pages: int, counted: int) -> float
     return float((seen["missing_pages"][late] > 0).mean())
 
 
+def cache_of(blocks: int, readahead_bytes: int = 0) -> PageCache:
+    return PageCache(capacity_bytes=blocks * 8192, readahead_bytes=readahead_bytes, folio_order=0)
+
+
 @pytest.mark.parametrize("exponent", [0.7, 1.0])
 def test_a_short_stretch_predicts_what_reaches_the_disk(exponent: float) -> None:
     pages = zipf(exponent, 1_200_000)
@@ -64,20 +68,19 @@ def test_a_short_stretch_predicts_what_reaches_the_disk(exponent: float) -> None
         addresses,
         np.zeros(1),
         RULES,
-        Kernel(readahead_bytes=READAHEAD_BYTES, folio_order=0, policies=("two-lists",)),
         np.random.default_rng(0),
     )
     for pool, cache in ((1_000, 5_000), (4_000, 4_000)):
-        (found,) = caches.at(pool, (cache * 8192,))
+        (found,) = caches.at(pool, [cache_of(cache, READAHEAD_BYTES)])
         true = truth(pages, pool, cache * 2, len(stretch))
-        assert found["two-lists"].disk_share == pytest.approx(true, abs=0.02), (pool, cache)
-        assert found["two-lists"].turnovers > 1
-        assert 0 < found["two-lists"].twice_blocks < pool
+        assert found.disk_share == pytest.approx(true, abs=0.02), (pool, cache)
+        assert found.turnovers > 1
+        assert 0 < found.twice_blocks < pool
     # A page cache with room for all keeps what was ever read, also what has not left the pool since.
-    (found,) = caches.at(BLOCKS, (2 * BLOCKS * 8192,))
+    (found,) = caches.at(BLOCKS, [cache_of(2 * BLOCKS, READAHEAD_BYTES)])
     seen = _native.replay_outcomes(pages, BLOCKS, RULES)
     held = np.count_nonzero(seen["buffer_pages"] < BLOCKS)
-    assert found["two-lists"].twice_blocks == pytest.approx(held, rel=0.06)
+    assert found.twice_blocks == pytest.approx(held, rel=0.06)
 
 
 def test_what_the_pool_evicts_dirty_is_written_into_the_page_cache() -> None:
@@ -94,12 +97,10 @@ def test_what_the_pool_evicts_dirty_is_written_into_the_page_cache() -> None:
     )
     visits = count_visits(trace)
     pools = WarmPools(trace, visits, RULES)
-    kernel = Kernel(readahead_bytes=0, folio_order=0, policies=("fifo",))
     shares = []
     for dirty in (0.0, 1.0):
-        caches = BothCaches(
-            trace, visits, pools, addresses, np.array([dirty]), RULES, kernel, np.random.default_rng(0)
-        )
-        (found,) = caches.at(2_000, (3_000 * 8192,))
-        shares.append(found["fifo"].disk_share)
+        random = np.random.default_rng(0)
+        caches = BothCaches(trace, visits, pools, addresses, np.array([dirty]), RULES, random)
+        (found,) = caches.at(2_000, [replace(cache_of(3_000), policy="fifo")])
+        shares.append(found.disk_share)
     assert shares[1] < shares[0] - 0.01

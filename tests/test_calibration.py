@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration.bench import line, parse_lines
+from benchmarks.calibration.cases import Case, Lengths, SizeTruth
 from benchmarks.calibration.evaluate import Outcome, Point, covered, evaluate_simulated, ratio
+from benchmarks.calibration.generator import draw
 from benchmarks.calibration.statistics import describe, distance_name, pairs, passes_name, scans_name, summary
+from benchmarks.calibration.stretches import Stretch
+from benchmarks.calibration.synthetic import SyntheticRelation, SyntheticSpec, draw_synthetic, simulate
 from pgsweep.evidence.store import Evidence
-from pgsweep.testbed.cases import Case, Lengths, SizeTruth
-from pgsweep.testbed.generator import draw
-from pgsweep.testbed.stretches import Stretch
-from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, draw_synthetic, simulate
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.clock import USUAL, Clock
-from pgsweep.sizing.inference.paths import STEPS, _at_rest, _one_step
-from pgsweep.sizing.inference.rates import GRID, SINGLE
+from pgsweep.sizing.clock import USUAL, Clock
+from pgsweep.sizing.snapshots.paths import STEPS, _at_rest, _one_step
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE
 from tests.fix_pool import record, truth, zipf_pages
 
 POLICIES = [(1, 1), (1, 0), (3, 1), (3, 2), (5, 1)]

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgsweep.sizing.inference.curve import PASS_SCALES, Curve, Flow
-from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates, cap_to_counters
+from pgsweep.sizing.snapshots.curve import PASS_SCALES, Curve
+from pgsweep.sizing.snapshots.load import Flow, SampledPool
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates, cap_to_counters
 
 SECONDS = 30.0
 PASS_SECONDS = 5.0
@@ -18,6 +19,10 @@ def group(pages: float, visits_per_pass: float) -> Rates:
     every = np.zeros(len(GRID))
     every[int(np.argmin(np.abs(GRID - visits_per_pass)))] = pages
     return Rates(pages=every, batch=SINGLE, hot_batch=SINGLE)
+
+
+def pool_of(blocks: int, flows: list[Flow], ring_blocks: Callable[[int], int] = lambda _: 0) -> SampledPool:
+    return SampledPool(blocks=blocks, seconds=SECONDS, flows=flows, ring_blocks=ring_blocks)
 
 
 def absent(rates: Rates, scale: float) -> float:
@@ -35,7 +40,7 @@ def test_what_never_misses_today_does_so_in_a_pool_too_small_for_it(blocks: int)
     hot, cold = group(2000, 80.0), group(100_000, 0.05)
     resident = hot.resident() + cold.resident()
     flows = [Flow(misses=0.0), Flow(misses=misses_per_second(cold, 1.0))]
-    curve = Curve([hot, cold], flows, round(resident), PASS_SECONDS, SECONDS)
+    curve = Curve([hot, cold], PASS_SECONDS, pool_of(round(resident), flows))
 
     scales = PASS_SCALES
     sizes = [2000 * (1 - absent(hot, s)) + 100_000 * (1 - absent(cold, s)) for s in scales]
@@ -48,7 +53,7 @@ def test_what_never_misses_today_does_so_in_a_pool_too_small_for_it(blocks: int)
 def test_counted_misses_outweigh_the_rates() -> None:
     cold = group(100_000, 0.05)
     counted = 1.5 * misses_per_second(cold, 1.0)
-    curve = Curve([cold], [Flow(misses=counted)], round(cold.resident()), PASS_SECONDS, SECONDS)
+    curve = Curve([cold], PASS_SECONDS, pool_of(round(cold.resident()), [Flow(misses=counted)]))
     assert curve.miss_rates([cold.pages], [round(cold.resident())])[0] == pytest.approx(counted, rel=0.01)
 
 
@@ -87,7 +92,9 @@ def beside_scans(*, missed: float = 1.0, **options: Any) -> Callable[[int], floa
     return lambda blocks: rates([blocks])[0]
 
 
-def beside_scans_at(*, missed: float = 1.0, **options: Any) -> Callable[[list[int]], list[float]]:
+def beside_scans_at(
+    *, missed: float = 1.0, ring_blocks: Callable[[int], int] = lambda _: 0, **options: Any
+) -> Callable[[list[int]], list[float]]:
     """Return the same curve, for several sizes at once."""
     table = group(TABLE_BLOCKS, float(GRID[0]))
     flows = [
@@ -98,12 +105,12 @@ def beside_scans_at(*, missed: float = 1.0, **options: Any) -> Callable[[list[in
             scanned_blocks=TABLE_BLOCKS,
         ),
     ]
-    curve = Curve([COLD, table], flows, OBSERVED, PASS_SECONDS, SECONDS, **options)
+    curve = Curve([COLD, table], PASS_SECONDS, pool_of(OBSERVED, flows, ring_blocks), **options)
     return partial(curve.miss_rates, [COLD.pages, table.pages])
 
 
 def without_scans(blocks: int) -> float:
-    curve = Curve([COLD], [Flow(misses=misses_per_second(COLD, 1.0))], OBSERVED, PASS_SECONDS, SECONDS)
+    curve = Curve([COLD], PASS_SECONDS, pool_of(OBSERVED, [Flow(misses=misses_per_second(COLD, 1.0))]))
     return curve.miss_rates([COLD.pages], [blocks])[0]
 
 

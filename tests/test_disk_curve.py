@@ -6,6 +6,7 @@ import heapq
 import math
 import random
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,14 @@ from numpy.typing import NDArray
 
 from pgsweep.evidence.disk_latency import latencies_of
 from pgsweep.records.prediction import DiskLatency, Throughput
-from pgsweep.sizing.closed_loop import Station, flow, station_for, throughput
-from pgsweep.sizing.disk_curve import Load, curves_of, limit_of, never_falling, seconds_by_depth
+from pgsweep.sizing.throughput.closed_loop import ClosedLoop, Station
+from pgsweep.sizing.throughput.disk_curve import (
+    ProbedLoad,
+    curves_of,
+    limit_of,
+    never_falling,
+    seconds_by_depth,
+)
 from tests.fix_advice import GB
 from tests.fix_throughput import Recorded, exact, predicted
 
@@ -113,7 +120,16 @@ LOADS = [
     (8, 0.02, 1, 4, 1),
     (40, 0.01, 8, 1, 2),
 ]
-REST = {"demand_seconds": 0.0003, "processors": 2}
+
+
+def with_delay(seconds: float) -> ClosedLoop:
+    return ClosedLoop(delay_seconds=seconds, demand_seconds=0.0003, processors=2)
+
+
+def with_reads(loop: ClosedLoop, times: float) -> ClosedLoop:
+    """Return the loop whose transactions read so many times as much."""
+    assert loop.disk is not None
+    return replace(loop, disk=replace(loop.disk, seconds=loop.disk.seconds * times))
 
 
 @pytest.mark.parametrize(("sessions", "delay", "channels", "now", "then"), LOADS)
@@ -124,12 +140,11 @@ def test_the_throughput_is_that_of_a_simulated_loop(
     today, waited, _ = simulated(sessions, delay=delay, channels=channels, reads=now)
     truth, _, _ = simulated(sessions, delay=delay, channels=channels, reads=then)
     curve = curve_of(channels, sessions + 1)
-    station = station_for(waited, curve, sessions, delay_seconds=delay, **REST)
-    base = flow(sessions, station, delay_seconds=delay, **REST)
+    loop = with_delay(delay).waiting(waited, curve, sessions)
+    base = loop.flow(sessions)
     assert base.throughput == pytest.approx(today, rel=0.03)
     assert base.depth == pytest.approx(today * waited, rel=0.03), "Little's law"
-    more = Station(seconds=station.seconds * then / now, slower=curve)
-    found = flow(sessions, more, delay_seconds=delay, **REST)
+    found = with_reads(loop, then / now).flow(sessions)
     assert found.throughput / base.throughput == pytest.approx(truth / today, rel=0.03)
     assert found.throughput <= channels / SERVICE / then * 1.03
 
@@ -148,19 +163,15 @@ def test_latencies_that_were_measured_beside_the_load(
         simulated(sessions, reads=1, probes=depth, **loop)[2]  # type: ignore[arg-type]
         for depth in (1, 2, 4, 8, 16)
     ]
-    load = Load(sessions=sessions, waited_seconds=waited, rest_seconds=0.004, **REST)
+    load = ProbedLoad(sessions=sessions, waited_seconds=waited, loop=with_delay(0.004))
     found = curves_of(latencies(*beside), load)
     curve = found.curves[0]
     assert curve is not None
-    station = load.station(curve)
-    more = Station(seconds=station.seconds * then, slower=curve)
-    ratio = (
-        flow(sessions, more, delay_seconds=0.004, **REST).throughput
-        / flow(sessions, station, delay_seconds=0.004, **REST).throughput
-    )
+    disk = load.loop.waiting(waited, curve, sessions)
+    ratio = with_reads(disk, then).throughput(sessions) / disk.throughput(sessions)
     assert ratio == pytest.approx(truth / today, rel=0.03)
     assert found.most_reads_per_second == pytest.approx(channels / SERVICE, rel=0.15)
-    flat = throughput(sessions, delay_seconds=0.004 + then * waited, **REST)
+    flat = with_delay(0.004 + then * waited).throughput(sessions)
     assert flat / truth - 1 > farther, "with as long a latency at each depth"
 
 
@@ -168,9 +179,9 @@ def test_latencies_that_were_measured_beside_the_load(
 @pytest.mark.parametrize("processors", [1, 2, 8])
 def test_a_disk_that_is_never_slower_is_a_delay(sessions: int, delay: float, processors: int) -> None:
     station = Station(seconds=0.002, slower=np.ones(sessions + 1))
-    loop = {"demand_seconds": 0.005, "processors": processors}
-    found = flow(sessions, station, delay_seconds=delay, **loop)
-    whole = throughput(sessions, delay_seconds=delay + 0.002, **loop)
+    loop = ClosedLoop(delay_seconds=delay, demand_seconds=0.005, processors=processors, disk=station)
+    found = loop.flow(sessions)
+    whole = replace(loop, delay_seconds=delay + 0.002, disk=None).throughput(sessions)
     assert found.throughput == pytest.approx(whole, rel=1e-9)
     assert found.depth == pytest.approx(found.throughput * 0.002, rel=1e-9)
     # Mean value analysis loses its digits here: with 200 sessions at 8 processors it was 28% too low.
@@ -181,7 +192,7 @@ def test_a_disk_that_is_never_slower_is_a_delay(sessions: int, delay: float, pro
 def test_no_more_than_the_disk_serves() -> None:
     for reads in (1, 2, 8):
         station = Station(seconds=0.001 * reads, slower=curve_of(4, 101))
-        found = flow(100, station, delay_seconds=0.001, demand_seconds=1e-4, processors=4)
+        found = ClosedLoop(delay_seconds=0.001, demand_seconds=1e-4, processors=4, disk=station).flow(100)
         assert found.throughput == pytest.approx(4000 / reads, rel=0.01)
         assert found.throughput < 4000 / reads * (1 + 1e-9)
 

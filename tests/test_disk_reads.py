@@ -15,8 +15,9 @@ import pytest
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
 from pgsweep.records.prediction import MemoryPrediction
-from pgsweep.sizing import disk_reads
-from pgsweep.sizing.memory_shares import MemoryFacts, Share
+from pgsweep.sizing.page_cache.disk_reads import SizeReads
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
+from pgsweep.sizing.page_cache.trace_disk_reads import TraceDiskReads
 from pgsweep.sizing.predict import predict
 from pgsweep.units import format_bytes
 from tests.fix_cli import run
@@ -292,7 +293,7 @@ def test_the_page_cache_of_a_kernel_with_larger_pages_is_not_simulated(trace: Pa
     result = predict(path, sizes_bytes=SIZES_BYTES, seed=1)
     assert result.memory is None
     assert [point.shared_buffers_bytes for point in result.points if point.miss_ratio > 0]
-    (said,) = [one for one in result.verdict.reasons if "from disk" in one]
+    (said,) = [one.text for one in result.verdict.reasons if one.code == "disk-reads-not-predicted"]
     assert "kernel's pages have 64 kB there" in said
     impossible = with_host(trace, tmp_path / "y", page_bytes="0")
     with pytest.raises(EvidenceError, match="page_bytes"):
@@ -303,13 +304,13 @@ def test_sizes_are_simulated_at_the_same_time_and_come_out_as_one_after_the_othe
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone, together = threading.Lock(), threading.Barrier(2, timeout=60)
-    simulate = disk_reads._OfTrace._at
+    simulate = TraceDiskReads._simulate
 
-    def met(self: disk_reads._OfTrace, size_bytes: int, share: Share) -> disk_reads.Found:
+    def met(self: TraceDiskReads, size_bytes: int, share: Share) -> SizeReads:
         together.wait()
         return simulate(self, size_bytes, share)
 
-    def single(self: disk_reads._OfTrace, size_bytes: int, share: Share) -> disk_reads.Found:
+    def single(self: TraceDiskReads, size_bytes: int, share: Share) -> SizeReads:
         assert alone.acquire(blocking=False)
         try:
             return simulate(self, size_bytes, share)
@@ -319,7 +320,7 @@ def test_sizes_are_simulated_at_the_same_time_and_come_out_as_one_after_the_othe
     found = {}
     for processors, at in ((1, single), (2, met)):
         monkeypatch.setattr("os.cpu_count", lambda processors=processors: processors)
-        monkeypatch.setattr(disk_reads._OfTrace, "_at", at)
+        monkeypatch.setattr(TraceDiskReads, "_simulate", at)
         found[processors] = memory_of(trace)
     assert len(found[1].points) == len(SIZES_BYTES) == 2
     assert found[1] == found[2]

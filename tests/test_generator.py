@@ -8,13 +8,21 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.calibration.cases import Lengths, hottest, read_case, run_case, slowed
 from benchmarks.calibration.evaluate import evaluate, ratio, repeat_noise, today
-from pgsweep.testbed.cases import Lengths, hottest, read_case, run_case, slowed
+from benchmarks.calibration.generator import draw, table_blocks
+from benchmarks.calibration.scripts import pgbench_script
+from benchmarks.calibration.specification import (
+    Kind,
+    Popularity,
+    Script,
+    Specification,
+    Statement,
+    Stream,
+    Table,
+)
+from benchmarks.calibration.stretches import transactions_per_client
 from pgsweep.testbed.filling import PoolContent
-from pgsweep.testbed.generator import draw, table_blocks
-from pgsweep.testbed.scripts import pgbench_script
-from pgsweep.testbed.specification import Kind, Popularity, Script, Specification, Statement, Stream, Table
-from pgsweep.testbed.stretches import transactions_per_client
 
 _KEYED: tuple[Kind, ...] = (
     "point",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pgsweep.sizing.inference.hand import follow_hand
+from pgsweep.sizing.snapshots.hand import follow_hand
 from tests.fix_pool import Seen, record, truth, zipf_pages
 
 PAGES, BUFFERS = 32_000, 4_000

@@ -27,7 +27,7 @@ from pgsweep.host.cgroup import (
 from pgsweep.host.processor_time import server_processors
 from pgsweep.host.server_memory import neighbours, read_server_memory
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from tests.fix_cli import run
 from tests.fix_hugepages import locked_pages, needs_2mb, start_with
 from tests.fix_process import needs_cgroup, needs_root

@@ -10,13 +10,13 @@ from typing import cast
 import pytest
 from msgspec import structs
 
-from pgsweep.evidence.processor_times import joined_host, paces_of
+from pgsweep.evidence.processor_times import joined_host
 from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.host.processor_pace import ROUND_SECONDS, Pace, PaceTimer
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing.closed_loop import delay_for
-from pgsweep.sizing.host_pace import PaceEffect, effect_of_pace
-from tests.fix_throughput import Recorded, exact
+from pgsweep.sizing.observed import Observation, Server
+from pgsweep.sizing.throughput.host_pace import PaceEffect, effect_of_pace, paces_of
+from tests.fix_throughput import Recorded, delay_for, exact
 
 
 def timed(nanoseconds: int, error: int = 0, *, busy: bool = False) -> Recorded:
@@ -36,7 +36,7 @@ def besides(found: PaceEffect) -> float:
 
 
 def effect(before: Recorded, after: Recorded) -> PaceEffect:
-    return effect_of_pace(cast(Evidence, before), cast(Evidence, after))
+    return effect_of_pace(*(Observation(cast(Evidence, one)) for one in (before, after)))
 
 
 @pytest.mark.parametrize(("busy", "demand"), [(False, 0.001), (True, 0.0035)])
@@ -167,11 +167,11 @@ def test_recordings_that_were_joined_have_the_pace_of_all() -> None:
     joined = joined_host(unfinished, [first, last, unfinished])
     assert joined["kernel"] == "6"
     assert (joined["pace_nanoseconds"], joined["pace_error_nanoseconds"]) == ("1750", "17")
-    assert paces_of(first, structs.replace(unfinished, host=joined)) == (
+    assert paces_of(Server.of(first), Server.of(structs.replace(unfinished, host=joined))) == (
         Pace(1e-6, 3e-8),
         Pace(1.75e-6, 1.7e-8),
     )
     other = piece(10.0, "CPython 4", pace_nanoseconds="1000", pace_error_nanoseconds="30")
-    assert paces_of(first, other) is None, "another interpreter takes another time"
+    assert paces_of(Server.of(first), Server.of(other)) is None, "another interpreter takes another time"
     assert joined_host(other, [first, other]) == {"kernel": "6"}
     assert joined_host(last, []) == {"kernel": "6"}

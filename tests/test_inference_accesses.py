@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pgsweep.evidence.schema import TABLES
-from pgsweep.sizing.inference.accesses import from_evidence
+from pgsweep.sizing.traces.recorded import TraceFacts, build_trace
 
 
 def table(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_a_scan_without_a_ring_may_have_one_in_a_smaller_pool() -> None:
             {**common, "rel": 3, "block": 0, "flags": 5, "scan": 11, "strategy": 0},
         ],
     )
-    trace = from_evidence(accesses, relations, 5)
+    trace = build_trace(TraceFacts(accesses=accesses, relations=relations, database_oid=5))
     # The scan of the large table; not the lookup in it, not the tiny table, not the one that nobody knows.
     assert (trace.flags & 7).tolist() == [1, 0, 0, 0]
     assert trace.owner_access.tolist() == [0]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.calibration.synthetic import SyntheticRelation, SyntheticSpec, simulate
 from pgsweep.sizing.predict import judge
-from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
 from pgsweep.units import BLOCK_BYTES
 
 POOL_BLOCKS = 512

@@ -20,7 +20,7 @@ from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
 from pgsweep.serve.forecast import Request, predict_pieces
 from pgsweep.serve.recording import keep_to, pieces_of
-from pgsweep.sizing.inference.totals import counter_rates
+from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.predict import predict
 from tests.fix_page import load_running
 
@@ -156,7 +156,7 @@ def test_what_happens_between_two_pieces_is_not_taken_for_other_programs(
         )
         changed.append(path)
     joined = JoinedEvidence.of(changed, 3600)
-    rate_of = counter_rates(joined.table("counters"))
+    rate_of = Observation(joined).counters.rate
     assert rate_of("host", "", "server_cpu_seconds") == pytest.approx(1.0, abs=0.02)
     assert rate_of("host", "", "host_cpu_seconds") == pytest.approx(1.5, abs=0.03)
     timed = joined.table("read_times")

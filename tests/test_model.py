@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.rates import GRID, SINGLE, fit_batch, fit_weights
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, fit_batch, fit_rates, likelihoods
 
 
 def zipf_trace(pages: int, exponent: float, accesses: int, seed: int) -> np.ndarray:
@@ -49,7 +49,8 @@ def test_batch_and_rates_are_found_again() -> None:
     pages = np.ones(len(counts))
     found = fit_batch(counts, pages, random)
     assert found == pytest.approx(batch, abs=0.05)
-    weights, _ = fit_weights(counts, pages, found)
+    like, _ = likelihoods(counts, found)
+    weights = fit_rates(like, pages, found).pages / pages.sum()
     assert float(weights @ GRID) == pytest.approx(float(rates.mean()), rel=0.05)
     cold = float(weights @ (GRID < 0.2))
     assert cold == pytest.approx(0.6, abs=0.03)

@@ -335,4 +335,4 @@ def test_first_accesses_of_a_trace_without_a_beginning_are_shown_apart(tmp_path:
     assert cold.points[0].miss_ratio == pytest.approx(first)
     assert cold.points[0].low == pytest.approx(0, abs=0.001), "a pool that holds everything need not miss"
     assert warm.points[0].miss_ratio < first / 2
-    assert "first ones" in cold.verdict.reasons[0]
+    assert cold.verdict.reasons[0].code == "first-accesses"

@@ -9,8 +9,8 @@ import pytest
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.sizing.inference.totals import read_totals
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.totals import read_totals
 
 
 def write(path: Path, meta: EvidenceMeta, tables: dict[str, dict[str, np.ndarray]]) -> Path:

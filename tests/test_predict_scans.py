@@ -10,17 +10,21 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.evidence.schema import FLAG_STRATEGY_KNOWN, TABLES
-from pgsweep.sizing.inference.accesses import DROP, STRATEGY, PoolState, Trace, from_evidence
-from pgsweep.sizing.inference.estimate import REFUSED, RELIABLE, ROUGH, Estimate
-from pgsweep.sizing.inference.order import in_another_order
-from pgsweep.sizing.inference.spread import Stretch, count_variance, find_events
-from pgsweep.sizing.inference.traces import estimate
-from pgsweep.sizing.inference.visits import count_visits
-from pgsweep.sizing.inference.warm import WarmPools
+from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.traces.accesses import DROP, STRATEGY, PoolState, Trace
+from pgsweep.sizing.traces.curve import TraceCurve
+from pgsweep.sizing.traces.order import reorder_sessions
+from pgsweep.sizing.traces.recorded import TraceFacts, build_trace
+from pgsweep.sizing.traces.spread import Stretch, count_variance, find_events
+from pgsweep.sizing.traces.visits import count_visits
+from pgsweep.sizing.traces.warm_start import WarmPools
+from pgsweep.sizing.verdict import REFUSED, RELIABLE, ROUGH
+from tests.fix_ids import server
 
 POINTS, TABLE = 1, 2
 DATABASE = 5
-RULES = _native.Rules(15)
+VERSION = 16
+RULES = _native.Rules(VERSION)
 
 
 def columns(table_name: str, count: int, /, **given: Any) -> dict[str, Any]:
@@ -31,6 +35,10 @@ def columns(table_name: str, count: int, /, **given: Any) -> dict[str, Any]:
         else:
             table[column] = np.broadcast_to(given.get(column, 0), count).astype(kind)
     return table
+
+
+def traced(accesses: dict[str, Any], relations: dict[str, Any], **facts: Any) -> Trace:
+    return build_trace(TraceFacts(accesses=accesses, relations=relations, database_oid=DATABASE, **facts))
 
 
 class Life:
@@ -96,7 +104,7 @@ class Life:
         )
         accesses["strategy"] = np.zeros(count, dtype=np.uint8)
         accesses["flags"] &= ~np.uint8(FLAG_STRATEGY_KNOWN)
-        return from_evidence(accesses, relations, DATABASE, seconds=min(end, self.at[-1]) - begin)
+        return traced(accesses, relations, seconds=min(end, self.at[-1]) - begin)
 
     def truth(self, sizes: list[int], begin: float, end: float) -> list[float]:
         """The miss ratios of a stretch, in pools that have lived from the beginning."""
@@ -116,15 +124,8 @@ class Life:
         return ratios
 
 
-def predicted(trace: Trace, sizes: list[int], **options: Any) -> Estimate:
-    return estimate(
-        trace,
-        pool_blocks=0,
-        sizes_blocks=sizes,
-        make_rules=lambda: RULES,
-        extensions_are_reads=False,
-        **options,
-    )
+def predicted(trace: Trace, sizes: list[int], pool_blocks: int = 0, lost_events: int = 0) -> Estimate:
+    return TraceCurve(trace, server(pool_blocks, version=VERSION, lost_events=lost_events)).at(sizes)
 
 
 def test_a_table_that_scans_read_through_a_ring_is_not_in_the_warm_pool() -> None:
@@ -157,7 +158,7 @@ def test_pages_that_rings_leave_behind_are_a_reason() -> None:
     life = Life(60, points=(2_000, 2_000))
     found = predicted(life.trace(40, 60), [8_000])
     assert found.level == ROUGH
-    assert any("leave pages behind" in reason and "scanned" in reason for reason in found.reasons)
+    assert any("leave pages behind" in reason.text and "scanned" in reason.text for reason in found.reasons)
     assert found.low[0] < 0.05 < 0.2 < found.miss_ratio[0]
 
 
@@ -194,7 +195,7 @@ def test_what_rings_gather_is_simulated() -> None:
 def test_a_session_keeps_its_order_in_every_order() -> None:
     life = Life(20)
     trace = life.trace()
-    other = in_another_order(trace, np.random.default_rng(1))
+    other = reorder_sessions(trace, np.random.default_rng(1))
     assert other is not None
     assert not np.array_equal(other.pages, trace.pages)
     assert np.all(np.diff(other.seconds) >= 0)
@@ -205,7 +206,7 @@ def test_a_session_keeps_its_order_in_every_order() -> None:
         assert np.all(one.backend[one.owner_access.astype(np.int64)] == 2)
         assert np.all((one.flags[one.owner_access.astype(np.int64)] & STRATEGY) > 0)
     alone = replace(trace, backend=np.ones_like(trace.backend))
-    assert in_another_order(alone, np.random.default_rng(1)) is None
+    assert reorder_sessions(alone, np.random.default_rng(1)) is None
 
 
 def test_what_a_scan_reads_again_belongs_to_its_ring() -> None:
@@ -226,16 +227,16 @@ def test_what_a_scan_reads_again_belongs_to_its_ring() -> None:
         strategy=1,
         flags=np.append(np.repeat(5, 100), [4, 4]),
     )
-    assert from_evidence(accesses, relations, DATABASE).owner_blocks.tolist() == [100]
+    assert traced(accesses, relations).owner_blocks.tolist() == [100]
     accesses["pid"][-1] = 8
-    assert from_evidence(accesses, relations, DATABASE).owner_blocks.tolist() == [100, 2**32 - 1]
+    assert traced(accesses, relations).owner_blocks.tolist() == [100, 2**32 - 1]
 
 
 def test_a_table_scanned_once_may_have_been_there_or_not() -> None:
     life = Life(40, points=(2_000, 2_000), table_blocks=3_000, every_seconds=30.0)
     found = predicted(life.trace(25, 40), [16_000])
     share = 3_000 / 33_000
-    assert found.level == ROUGH and any("scanned once" in reason for reason in found.reasons)
+    assert found.level == ROUGH and any("scanned once" in reason.text for reason in found.reasons)
     assert found.high[0] - found.low[0] > 0.9 * share
 
 
@@ -271,18 +272,13 @@ def test_a_relation_that_misses_otherwise_than_counted_is_named() -> None:
         missed=missed,
     )
 
-    def of_today(one: Trace) -> Estimate:
-        return estimate(
-            one, pool_blocks=size, sizes_blocks=[size], make_rules=lambda: RULES, extensions_are_reads=False
-        )
-
-    plain = of_today(two)
-    assert not any("relations do not" in reason for reason in plain.reasons)
+    plain = predicted(two, [size], size)
+    assert not any("relations do not" in reason.text for reason in plain.reasons)
     assert plain.miss_ratio[0] == missed.mean(), "at today's size the counted ratio is shown"
     assert plain.replayed_today == pytest.approx(missed.mean(), abs=0.001)
     more = missed.copy()
     more[np.flatnonzero(~missed)[: int(0.02 * len(missed))]] = True
-    shown = of_today(replace(two, missed=more))
+    shown = predicted(replace(two, missed=more), [size], size)
     assert shown.miss_ratio[0] == more.mean()
     assert shown.replayed_today == plain.replayed_today
     assert shown.low[0] <= shown.replayed_today <= shown.high[0]
@@ -291,10 +287,11 @@ def test_a_relation_that_misses_otherwise_than_counted_is_named() -> None:
     many = int(0.05 * len(missed))
     moved[np.flatnonzero(missed & (group == 0))[:many]] = False
     moved[np.flatnonzero(~missed & (group == 1))[:many]] = True
-    found = of_today(replace(two, missed=moved))
+    found = predicted(replace(two, missed=moved), [size], size)
     assert found.level == ROUGH
     assert any(
-        "relations do not" in reason and ("left" in reason or "right" in reason) for reason in found.reasons
+        "relations do not" in reason.text and ("left" in reason.text or "right" in reason.text)
+        for reason in found.reasons
     )
 
 
@@ -365,11 +362,11 @@ def test_the_size_at_which_a_scan_begins_to_use_a_ring_is_that_of_the_main_fork(
         flags=np.where(scan == 0, 0, 1),
     )
     drops = columns("drops", 1, row=400, db=DATABASE, rel=TABLE, fork=0, first_block=50)
-    trace = from_evidence(accesses, relations, DATABASE, drops=drops)
+    trace = traced(accesses, relations, drops=drops)
     assert trace.owner_blocks.tolist() == [100, 50]
     # The one row without the mark of a scan's position does not make the table large everywhere.
     accesses["flags"][3], accesses["strategy"][3] = 0, 1
-    assert from_evidence(accesses, relations, DATABASE).owner_blocks.tolist() == [100, 400]
+    assert traced(accesses, relations).owner_blocks.tolist() == [100, 400]
 
 
 def test_dropped_pages_leave_the_simulated_pools_at_once() -> None:
@@ -392,7 +389,7 @@ def test_dropped_pages_leave_the_simulated_pools_at_once() -> None:
         block=np.where(np.arange(60) < 10, np.arange(60), np.arange(60) - 10),
     )
     drops = columns("drops", 1, row=10, db=DATABASE, rel=TABLE, fork=255, first_block=0)
-    trace = from_evidence(accesses, relations, DATABASE, drops=drops)
+    trace = traced(accesses, relations, drops=drops)
     dropped = np.flatnonzero(trace.flags & DROP)
     assert dropped.tolist() == list(range(10, 30))
     assert len(np.unique(trace.pages[dropped])) == 20
@@ -407,7 +404,7 @@ def test_dropped_pages_leave_the_simulated_pools_at_once() -> None:
 def test_a_drop_in_a_trace_without_accesses_takes_no_page_out() -> None:
     relations = columns("relations", 1, name=["gone"], db=DATABASE, rel=TABLE)
     drops = columns("drops", 1, db=DATABASE, rel=TABLE, fork=255)
-    trace = from_evidence(columns("accesses", 0), relations, DATABASE, drops=drops)
+    trace = traced(columns("accesses", 0), relations, drops=drops)
     assert not len(trace.pages) and not len(trace.flags)
 
 
@@ -435,10 +432,8 @@ def test_pages_made_before_a_trace_and_left_alone_fill_a_part_of_the_pool() -> N
         block=np.where(new, 95_000 + np.cumsum(new), block),
         kind=np.where(new, 2, 0),
     )
-    trace = from_evidence(accesses, relations, DATABASE)
-    short = from_evidence(
-        {name: column[30_000:40_000] for name, column in accesses.items()}, relations, DATABASE, seconds=10
-    )
+    trace = traced(accesses, relations)
+    short = traced({name: column[30_000:40_000] for name, column in accesses.items()}, relations, seconds=10)
     size = 2_500
     outcome = _native.replay_outcomes(trace.pages, size, RULES, flags=trace.flags)
     truth = np.count_nonzero(outcome["outcomes"][30_000:] == 1) / np.count_nonzero(~new[30_000:])
@@ -467,17 +462,10 @@ def test_the_level_and_its_reason(seconds: float, wrong: float, lost: int, level
     outcome = _native.replay_outcomes(whole.pages, 1_024, RULES)["outcomes"][-len(trace.pages) :] == 1
     hits = np.flatnonzero(~outcome)
     outcome[hits[: int(wrong * len(outcome))]] = True
-    found = estimate(
-        replace(trace, missed=outcome),
-        pool_blocks=1_024,
-        sizes_blocks=[512, 1_024, 2_048],
-        make_rules=lambda: RULES,
-        extensions_are_reads=False,
-        lost_events=lost,
-    )
+    found = predicted(replace(trace, missed=outcome), [512, 1_024, 2_048], 1_024, lost)
     assert found.level == level, found.reasons
     assert found.usable == (level != REFUSED)
-    assert words == "" or words in found.reasons[0]
+    assert words == "" or words in found.reasons[0].text
 
 
 def test_every_access_with_a_strategy_has_an_owner() -> None:

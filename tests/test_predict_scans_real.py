@@ -107,7 +107,7 @@ def test_a_scan_through_a_ring_misses_in_larger_pools_too(bindir: Path | None, t
             truth.append(rounds(cluster, ROUNDS, seed=2))
         told = (found.points, truth, found.verdict)
         assert found.verdict.level == "rough", told
-        assert any("leave pages behind" in reason for reason in found.verdict.reasons), told
+        assert any("leave pages behind" in reason.text for reason in found.verdict.reasons), told
         small, *larger = zip(found.points, truth, strict=True)
         assert small[0].miss_ratio == pytest.approx(small[1], abs=0.015), told
         assert small[0].high - small[0].low < 0.04, told

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.accesses import Trace
-from pgsweep.sizing.inference.estimate import RELIABLE, ROUGH
-from pgsweep.sizing.inference.traces import estimate, estimate_cold
-from pgsweep.sizing.inference.visits import count_visits
-from pgsweep.sizing.inference.warm import WarmPools
-from tests.fix_ids import from_ids
+from pgsweep.sizing.traces.accesses import Trace
+from pgsweep.sizing.traces.curve import TraceCurve
+from pgsweep.sizing.traces.foreign import replay_cold
+from pgsweep.sizing.traces.shared_replays import ReplayPlan
+from pgsweep.sizing.traces.visits import count_visits
+from pgsweep.sizing.traces.warm_start import WarmPools
+from pgsweep.sizing.verdict import RELIABLE, ROUGH
+from tests.fix_ids import from_ids, server
 
 ACCESSES_PER_SECOND = 50_000
 
@@ -47,13 +49,7 @@ def test_ten_seconds_predict_a_pool_that_turns_over_in_minutes(exponent: float) 
     )
     measured = truth["misses"][:, 0] / truth["accesses"][0]
     short = as_trace(long[8_000_000:8_500_000], population)
-    found = estimate(
-        short,
-        pool_blocks=4_000,
-        sizes_blocks=sizes,
-        make_rules=lambda: _native.Rules(18),
-        extensions_are_reads=False,
-    )
+    found = TraceCurve(short, server(4_000)).at(sizes)
     assert found.usable
     assert found.miss_ratio == pytest.approx(measured, abs=0.006)
     assert np.all(found.low <= found.miss_ratio) and np.all(found.miss_ratio <= found.high)
@@ -69,13 +65,7 @@ def test_accesses_close_together_are_one_visit() -> None:
 
 def test_a_trace_without_an_access_is_refused() -> None:
     with pytest.raises(ValueError, match="no access"):
-        estimate(
-            from_ids(np.zeros(0, dtype=np.uint32), np.zeros(0)),
-            pool_blocks=100,
-            sizes_blocks=[100],
-            make_rules=lambda: _native.Rules(18),
-            extensions_are_reads=False,
-        )
+        TraceCurve(from_ids(np.zeros(0, dtype=np.uint32), np.zeros(0)), server(100))
 
 
 def test_a_relation_that_only_grew_and_one_visited_beyond_all_others_can_be_drawn() -> None:
@@ -102,7 +92,7 @@ def test_a_foreign_trace_is_replayed_from_an_empty_pool() -> None:
     """Its first accesses count as misses; that they need not miss in an old server is in the lower bound."""
     objects, rounds = 400, 500
     loop = np.tile(np.arange(objects, dtype=np.uint32), rounds)
-    found = estimate_cold(loop, objects, sizes_blocks=[100, objects], version=18)
+    found = replay_cold(loop, objects, [100, objects], version=18, plan=ReplayPlan())
     first = 1 / rounds
     assert found.sizes_blocks == (100, objects)
     # A loop over four times the pool finds nothing; where all of it fits only the first round misses.
@@ -112,18 +102,18 @@ def test_a_foreign_trace_is_replayed_from_an_empty_pool() -> None:
     assert found.high[1] >= first
     assert found.low[0] <= found.miss_ratio[0] - first
     assert found.level == RELIABLE
-    assert "0.20% of the accesses are first ones" in found.reasons[0]
+    assert "0.20% of the accesses are first ones" in found.reasons[0].text
     assert np.isnan(found.pass_seconds)
 
 
 def test_a_foreign_trace_of_many_first_accesses_is_rough() -> None:
     random = np.random.default_rng(1)
     pages = random.integers(0, 1000, 20_000).astype(np.uint32)
-    found = estimate_cold(pages, 1000, sizes_blocks=[250, 500, 2000], version=15)
+    found = replay_cold(pages, 1000, [250, 500, 2000], version=15, plan=ReplayPlan())
     assert found.level == ROUGH
     # Of uniform accesses a pool that is full misses what it cannot hold: between the bounds at each size.
     for blocks, low, high in zip(found.sizes_blocks, found.low, found.high, strict=True):
         assert low <= max(1 - blocks / 1000, 0.0) <= high
     assert np.all(np.diff(found.miss_ratio) < 0)
     with pytest.raises(ValueError, match="no access"):
-        estimate_cold(pages[:0], 0, sizes_blocks=[250], version=15)
+        replay_cold(pages[:0], 0, [250], version=15, plan=ReplayPlan())

@@ -78,7 +78,7 @@ def judged(path: Path) -> PredictResult:
 
 
 def reasons(found: PredictResult) -> str:
-    return "\n".join(found.verdict.reasons)
+    return "\n".join(found.verdict.sentences)
 
 
 def test_statistics_reset_during_the_recording(busy: Cluster, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,15 @@ import psycopg
 import pytest
 
 from pgsweep.evidence.peek import record_peek
+from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.inference.unfilled import filled_up, unfilled
+from pgsweep.sizing.observed import Server
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.recording import filled_up
+from pgsweep.sizing.snapshots.totals import Totals
+from pgsweep.sizing.snapshots.unfilled import unfilled
+from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import from_json, to_csv, to_json, to_text
 from pgsweep.ui.terminal import Terminal
@@ -122,7 +126,7 @@ def test_what_can_be_taken_away_from_a_server_is_not_missed(
     assert {64 * MB, 512 * MB} <= set(sizes)
     for point in result["points"]:
         assert point["miss_ratio"] == result["observed"]["miss_ratio"] < 0.01
-    assert "nothing is known" in " ".join(result["verdict"]["reasons"])
+    assert "nothing is known" in str(result["verdict"]["reasons"])
 
     # And so it is: restarted at that size, the load misses each page once and never again.
     roomy.restart({"shared_buffers": f"{min(sizes) // 1024}kB"})
@@ -180,10 +184,23 @@ def found_for(used: list[int], **changes: Any) -> Any:
         relation_scanned_blocks=one * changes.get("scans", 0.0),
         first_half_miss_ratio=0.15, second_half_miss_ratio=0.05,
     )  # fmt: skip
-    return unfilled(
-        np.array(used), np.array(changes.get("hand", []), np.int64), counters, relations, totals,
-        database_oid=5, server_version_num=changes.get("version", 180000), pool_blocks=1000,
-    )  # fmt: skip
+    meta = EvidenceMeta(
+        source="sql",
+        server_version_num=changes.get("version", 180000),
+        shared_buffers_blocks=1000,
+        database_oid=5,
+    )
+    return unfilled(used_of(used, changes.get("hand", [])), counters, relations, totals, Server.of(meta))
+
+
+def used_of(used: list[int], hand: Sequence[int] = ()) -> UsedSnapshots:
+    return UsedSnapshots(
+        snapshots={},
+        used_blocks=np.array(used),
+        hand_buffers=np.array(hand, np.int64),
+        loads=None,
+        warnings=(),
+    )
 
 
 def test_a_table_that_would_be_scanned_through_a_ring_bounds_what_is_known() -> None:
@@ -193,14 +210,14 @@ def test_a_table_that_would_be_scanned_through_a_ring_bounds_what_is_known() -> 
     ringed = found_for([100] * 8, scans=1.0, blocks=300)
     assert (ringed.known_from_blocks, ringed.known_below_blocks) == (100, 1200)
     assert [ringed.knows(size) for size in (99, 100, 1199, 1200)] == [False, True, True, False]
-    assert "scans of t go through a ring" in " ".join(ringed.reasons)
+    assert "scans of t go through a ring" in str(ringed.reasons)
 
 
 def test_a_pool_that_is_still_filling_is_not_relied_on() -> None:
     filling = found_for([100, 120, 140, 160, 180, 200])
     assert not filling.usable
     assert filling.filling_blocks == 60
-    said = " ".join(filling.reasons)
+    said = str(filling.reasons)
     assert "still filling" in said
     assert "fits into that" not in said, "it will hold more"
     assert "set shared_buffers" not in said

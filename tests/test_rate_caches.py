@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.fitted import Fitted
-from pgsweep.sizing.inference.rate_caches import PageCache, RateCaches
-from pgsweep.sizing.inference.residence import Classes, Residence
+from pgsweep.sizing.page_cache.both_caches import PageCache
+from pgsweep.sizing.page_cache.rate_caches import RateCaches
+from pgsweep.sizing.page_cache.residence import Classes, Residence
+from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from tests.fix_pool import PER_SECOND, RULES, Pages, record, zipf_pages
 
 BLOCKS, BUFFERS = 8_000, 1_000
@@ -58,7 +59,7 @@ def truth_of_lru(accesses: Pages, pool: int, cache: int) -> float:
 
 
 @pytest.fixture(scope="module", params=[0.7, 1.0])
-def load(request: pytest.FixtureRequest) -> tuple[Pages, Fitted]:
+def load(request: pytest.FixtureRequest) -> tuple[Pages, LoadCurves]:
     """Give accesses, and what is fitted to snapshots of a pool under them."""
     accesses = zipf_pages(BLOCKS, request.param, COUNT, 3)
     seen = record(accesses, BEGIN, pages=BLOCKS, buffers=BUFFERS, snapshots=24)
@@ -70,11 +71,11 @@ def load(request: pytest.FixtureRequest) -> tuple[Pages, Fitted]:
 SIZES = [(500, 3_000), (1_000, 1_000), (1_000, 4_000), (2_000, 2_000), (4_000, 2_000)]
 
 
-def caches(fitted: Fitted, seed: int = 0) -> RateCaches:
+def caches(fitted: LoadCurves, seed: int = 0) -> RateCaches:
     return RateCaches(fitted, RULES, np.random.default_rng(seed))
 
 
-def test_fitted_rates_predict_what_reaches_the_disk(load: tuple[Pages, Fitted]) -> None:
+def test_fitted_rates_predict_what_reaches_the_disk(load: tuple[Pages, LoadCurves]) -> None:
     accesses, fitted = load
     simulated = caches(fitted)
     for pool, cache in SIZES:
@@ -87,29 +88,29 @@ def test_fitted_rates_predict_what_reaches_the_disk(load: tuple[Pages, Fitted]) 
         assert behind.disk_blocks == pytest.approx(behind.disk_share, rel=0.01), "no readahead"
 
 
-def test_the_closed_form_is_lru_and_near_the_two_lists(load: tuple[Pages, Fitted]) -> None:
+def test_the_closed_form_is_lru_and_near_the_two_lists(load: tuple[Pages, LoadCurves]) -> None:
     accesses, fitted = load
     simulated = caches(fitted)
     for pool, cache in SIZES:
-        closed, kept = simulated.of_closed_form(fitted.best, pool, cache * BLOCK_BYTES)
+        closed, kept = simulated.closed_form(fitted.best, pool, cache * BLOCK_BYTES)
         assert closed == pytest.approx(truth_of_lru(accesses, pool, cache), abs=0.01), (pool, cache)
         (behind,) = simulated.at(pool, [cache_of(cache)])
         # The lists read less, the most where both caches are equally large.
         assert 0.88 * closed < behind.disk_share < closed * 1.01, (pool, cache)
         assert 0 < kept < COUNT / PER_SECOND
-    assert simulated.of_closed_form(fitted.best, 1_000, BLOCKS * BLOCK_BYTES) == (0.0, float("inf"))
+    assert simulated.closed_form(fitted.best, 1_000, BLOCKS * BLOCK_BYTES) == (0.0, float("inf"))
 
 
-def test_a_sample_of_the_pages_gives_the_same(load: tuple[Pages, Fitted], monkeypatch: Any) -> None:
+def test_a_sample_of_the_pages_gives_the_same(load: tuple[Pages, LoadCurves], monkeypatch: Any) -> None:
     _, fitted = load
     (whole,) = caches(fitted).at(2_000, [cache_of(4_000)])
-    monkeypatch.setattr("pgsweep.sizing.inference.rate_caches._PAGES", BLOCKS // 2)
+    monkeypatch.setattr("pgsweep.sizing.page_cache.rate_caches._PAGES", BLOCKS // 2)
     (half,) = caches(fitted).at(2_000, [cache_of(4_000)])
     assert half.disk_share == pytest.approx(whole.disk_share, abs=0.015)
     assert half.twice_blocks == pytest.approx(whole.twice_blocks, rel=0.15)
 
 
-def test_readahead_reads_more_blocks_than_are_waited_for(load: tuple[Pages, Fitted]) -> None:
+def test_readahead_reads_more_blocks_than_are_waited_for(load: tuple[Pages, LoadCurves]) -> None:
     """With random places by 2, 8 and 28% where 10, 20 and 40% of the database are cached."""
     _, fitted = load
     (behind,) = caches(fitted).at(500, [cache_of(BLOCKS * 4 // 10, 128 << 10)])
@@ -135,7 +136,7 @@ def test_residences_have_the_clock_passes_of_the_law() -> None:
 
 @pytest.mark.parametrize("pool", [4_000, BLOCKS])
 def test_a_page_cache_with_room_for_all_keeps_what_the_pool_holds(
-    load: tuple[Pages, Fitted], pool: int
+    load: tuple[Pages, LoadCurves], pool: int
 ) -> None:
     """Each page of the pool was read through it once, and nothing pushed it out."""
     accesses, fitted = load

@@ -6,7 +6,8 @@ import pytest
 
 from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.records.prediction import ReadCosts, Throughput
-from pgsweep.sizing.read_costs import ASSUMED_COSTS, read_costs, waiting, with_savings
+from pgsweep.sizing.observed import Server
+from pgsweep.sizing.throughput.read_costs import ASSUMED_COSTS, read_costs, waiting, with_savings
 from tests.fix_advice import GB, MB, situation
 
 
@@ -49,9 +50,8 @@ def test_the_interval_holds_the_value_whatever_reads_cost() -> None:
 
 
 def test_costs_are_measured_where_the_evidence_says_so() -> None:
-    nothing = EvidenceMeta(source="trace")
-    assert read_costs(nothing, None) == ASSUMED_COSTS
-    copies = EvidenceMeta(source="trace", host={"copy_nanoseconds": "1500"})
+    assert read_costs(Server.of(EvidenceMeta(source="trace")).copy_seconds) == ASSUMED_COSTS
+    copies = Server.of(EvidenceMeta(source="trace", host={"copy_nanoseconds": "1500"})).copy_seconds
     found = read_costs(copies, Throughput(points=[], reasons=["refused"]))
     assert (found.copy_seconds, found.copy_kind) == (1.5e-6, "measured")
     assert (found.disk_read_seconds, found.disk_read_kind) == (100e-6, "assumed")

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pgsweep.evidence.store import TABLES, EvidenceMeta
-from pgsweep.sizing.read_times import read_times
-from pgsweep.sizing.timed_reads import timed_reads, waited_per_second
+from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.throughput.read_times import read_times
+from pgsweep.sizing.throughput.timed_reads import timed_reads, waited_per_second
 
 
 class Recorded:
@@ -60,7 +61,7 @@ def timed(stretches: dict[tuple[float, float], dict[int, int]]) -> dict[str, Any
 
 
 def of(recorded: Recorded) -> Any:
-    return read_times(recorded)  # type: ignore[arg-type]
+    return read_times(Observation(recorded))  # type: ignore[arg-type]
 
 
 def test_short_reads_are_copies_and_long_ones_are_the_disk() -> None:
@@ -90,32 +91,32 @@ def test_from_18_on_they_are_waits() -> None:
 
 def test_nothing_is_known_without_timing() -> None:
     assert of(Recorded(20.0, timing="off")) is None
-    assert timed_reads(Recorded(20.0, timing="off")) is None  # type: ignore[arg-type]
+    assert timed_reads(Observation(Recorded(20.0, timing="off"))) is None  # type: ignore[arg-type]
 
 
 def test_reads_that_the_recording_timed_stand_in_for_the_servers_own_times() -> None:
     recorded = Recorded(0.0, timing="off", read_times_added_nanoseconds="1000")
     # In two of the seconds 900 copies of 3 microseconds and 100 disk reads of 201; no read in the third.
     recorded._timed = timed({(0.0, 1.0): {4000: 900, 202_000: 100}, (5.0, 6.0): {4000: 900, 202_000: 100}})
-    found = timed_reads(recorded)  # type: ignore[arg-type]
+    found = timed_reads(Observation(recorded))  # type: ignore[arg-type]
     assert found is not None
     assert found.reads == 2000
     assert found.seconds == pytest.approx(2.0)
     assert found.mean_seconds == pytest.approx((900 * 3e-6 + 100 * 201e-6) / 1000)
     assert found.median_seconds < 4e-6
     assert 150e-6 < found.p99_seconds <= 201.001e-6
-    waited = waited_per_second(recorded)  # type: ignore[arg-type]
+    waited = waited_per_second(Observation(recorded))  # type: ignore[arg-type]
     assert waited is not None
     assert waited == pytest.approx(900 * 3e-6 + 100 * 201e-6)
     assert of(recorded).mean_seconds == pytest.approx(waited / 1000)
     recorded._timed = timed({(0.0, 1.0): {4000: 900}, (5.0, 6.0): {}})
-    assert waited_per_second(recorded) == pytest.approx(900 * 3e-6 / 2)  # type: ignore[arg-type]
+    assert waited_per_second(Observation(recorded)) == pytest.approx(900 * 3e-6 / 2)  # type: ignore[arg-type]
 
 
 def test_a_read_takes_no_less_than_nothing() -> None:
     recorded = Recorded(0.0, timing="off", read_times_added_nanoseconds="9000")
     recorded._timed = timed({(0.0, 1.0): {4000: 900}})
-    found = timed_reads(recorded)  # type: ignore[arg-type]
+    found = timed_reads(Observation(recorded))  # type: ignore[arg-type]
     assert found is not None
     assert (found.mean_seconds, found.median_seconds) == (0.0, 0.0)
 

@@ -17,10 +17,10 @@ from pgsweep.evidence.read_timing import TIMED_SECONDS, Columns, ReadTiming
 from pgsweep.evidence.record import plan_record, record
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing.inference.totals import counter_rates
-from pgsweep.sizing.measured_loop import Refused, measure_loop
-from pgsweep.sizing.read_times import read_times
-from pgsweep.sizing.timed_reads import timed_reads, waited_per_second
+from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.throughput.measured_loop import Refused, measure_loop
+from pgsweep.sizing.throughput.read_times import read_times
+from pgsweep.sizing.throughput.timed_reads import timed_reads, waited_per_second
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database
 from pgsweep.testbed.workloads import ZIPF
 from tests.fix_process import wait_until
@@ -137,16 +137,18 @@ def test_throughput_is_predicted_where_the_server_times_nothing(bindir: Path | N
                 connection.execute("SELECT pg_reload_conf()")
             record_peek(cluster.conninfo(DATABASE), tmp_path / "off.evidence", seconds=7, time_reads=True)
             record_peek(cluster.conninfo(DATABASE), tmp_path / "not.evidence", seconds=3)
-    both, off = Evidence.open(tmp_path / "on.evidence"), Evidence.open(tmp_path / "off.evidence")
-    rate = counter_rates(both.table("counters"))
+    both, off, unknown = (
+        Observation(Evidence.open(tmp_path / f"{name}.evidence")) for name in ("on", "off", "not")
+    )
+    rate = both.counters.rate
     by_server, by_probes = rate("database", DATABASE, "blk_read_time"), waited_per_second(both)
     assert by_server is not None
     assert by_probes is not None
     # One second in seven was timed: the load need not be the same in the others.
     assert 1 / 3 < by_probes / (by_server / 1000) < 3
-    assert off.meta.settings["track_io_timing"] == "off"
+    assert off.server.settings["track_io_timing"] == "off"
     waited, found = waited_per_second(off), read_times(off)
-    blocks = counter_rates(off.table("counters"))("database", DATABASE, "blks_read")
+    blocks = off.counters.rate("database", DATABASE, "blks_read")
     assert found is not None
     assert waited is not None
     assert blocks is not None
@@ -155,9 +157,9 @@ def test_throughput_is_predicted_where_the_server_times_nothing(bindir: Path | N
     assert timed is not None
     assert timed.reads > 100
     assert 0 < timed.median_seconds <= timed.p90_seconds <= timed.p99_seconds <= timed.p999_seconds
-    assert off.meta.overhead["timed_reads"] == timed.reads
+    assert off.server.overhead["timed_reads"] == timed.reads
     with pytest.raises(Refused, match="pgsweep record --time-reads"):
-        measure_loop(Evidence.open(tmp_path / "not.evidence"))
+        measure_loop(unknown)
     # Where other programs use the processors it is refused for that, and no more for want of times.
     try:
         assert measure_loop(off).read_seconds == waited

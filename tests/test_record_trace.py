@@ -224,7 +224,7 @@ def test_statistics_that_are_reset_are_said(wheel18: Cluster, tmp_path: Path) ->
         doing.join()
     assert STATISTICS_RESET in result.warnings
     assert STATISTICS_RESET in Evidence.open(path).meta.warnings
-    assert STATISTICS_RESET in predict(path, sizes_bytes=[16 << 20]).verdict.reasons
+    assert STATISTICS_RESET in predict(path, sizes_bytes=[16 << 20]).verdict.sentences
 
 
 def test_what_recovery_accesses_is_not_the_databases(tmp_path: Path) -> None:

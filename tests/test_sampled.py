@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.errors import MissingAbility
-from pgsweep.sizing.inference.sampled import replay_sizes
-from pgsweep.sizing.inference.traces import estimate_cold
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.traces.foreign import replay_cold
+from pgsweep.sizing.traces.sampled import replay_sizes
+from pgsweep.sizing.traces.shared_replays import ReplayPlan
 from pgsweep.workers import run_tasks
 from tests.fix_process import wait_until
 from tests.fix_written import MIB, write_trace
@@ -69,10 +70,12 @@ def test_samples_miss_as_the_whole_trace_does(name: str, traces: dict[str, NDArr
 
 def test_a_long_trace_is_sampled_and_says_so(traces: dict[str, NDArray[np.uint32]]) -> None:
     pages = traces["reads"]
-    whole = estimate_cold(pages, OBJECTS, sizes_blocks=SIZES, version=18)
-    sampled = estimate_cold(pages, OBJECTS, sizes_blocks=SIZES, version=18, long_trace_accesses=ACCESSES)
-    assert "by samples of the pages" in sampled.reasons[-1]
-    assert not any("samples" in reason for reason in whole.reasons)
+    whole, sampled = (
+        replay_cold(pages, OBJECTS, SIZES, version=18, plan=plan)
+        for plan in (ReplayPlan(), ReplayPlan(long_trace_accesses=ACCESSES))
+    )
+    assert sampled.reasons[-1].code == "foreign-pages-sampled"
+    assert not any("samples" in reason.text for reason in whole.reasons)
     assert sampled.miss_ratio == pytest.approx(whole.miss_ratio, abs=0.003)
     assert np.all((sampled.low <= whole.miss_ratio) & (whole.miss_ratio <= sampled.high))
 

@@ -15,11 +15,12 @@ from pgsweep._native import Rules, replay
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing.inference.curve import Curve, Flow
-from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates
-from pgsweep.sizing.inference.scan_counts import loop_absent, scanned_blocks
-from pgsweep.sizing.inference.totals import read_totals
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.curve import Curve
+from pgsweep.sizing.snapshots.load import Flow, SampledPool
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
+from pgsweep.sizing.snapshots.scan_counts import loop_absent, scanned_blocks
+from pgsweep.sizing.snapshots.totals import read_totals
 
 TABLE = {
     "kind": np.array(["r", "i"]),
@@ -93,10 +94,10 @@ def test_rings_gather_where_scans_come_more_often_than_the_hand() -> None:
         Flow(misses=0.0, accesses=4_000, scans=2.0, scanned_blocks=2_000),
     ]
 
+    pool = SampledPool(blocks=8_400, seconds=60.0, flows=flows, ring_blocks=lambda _: 87)
+
     def misses(settled_seconds: float) -> float:
-        curve = Curve(
-            rates, flows, 8_400, 2.0, 60.0, ring_blocks=lambda _: 87, settled_seconds=settled_seconds
-        )
+        curve = Curve(rates, 2.0, pool, settled_seconds=settled_seconds)
         with_hot, without = (curve.miss_rates([cold, one], [7_000])[0] for one in (hot, np.zeros(len(GRID))))
         return with_hot - without
 

@@ -11,16 +11,18 @@ import pytest
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.records.prediction import Level
-from pgsweep.sizing.inference.estimate import Doubt, Estimate, judged, without_unknown
-from pgsweep.sizing.inference.self_consistency import (
+from pgsweep.records.reasons import Reason
+from pgsweep.sizing.estimate import Estimate, without_unknown
+from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.doubts import (
     Part,
     part_doubts,
     shift_doubts,
     stranger_doubts,
     today_doubts,
 )
-from pgsweep.sizing.inference.totals import read_totals
-from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.totals import read_totals
+from pgsweep.sizing.verdict import Doubt, judged
 from tests.fix_pool import record, zipf_pages
 
 GOOD = Part(
@@ -30,8 +32,9 @@ GOOD = Part(
 
 def test_the_gravest_doubt_decides_and_comes_first() -> None:
     assert judged([]) == ("reliable", [])
-    doubts = [Doubt("reliable", "a"), Doubt("refused", "b"), Doubt("rough", "c"), Doubt("rough", "c")]
-    assert judged(doubts) == ("refused", ["b", "c", "a"])
+    a, b, c = (Reason(code="evidence", text=text) for text in "abc")
+    doubts = [Doubt("reliable", a), Doubt("refused", b), Doubt("rough", c), Doubt("rough", c)]
+    assert judged(doubts) == ("refused", [b, c, a])
 
 
 def curve(half_widths: list[float], level: Level = "reliable") -> Estimate:
@@ -51,14 +54,14 @@ def test_a_size_with_a_wide_interval_is_not_known() -> None:
     kept, unknown = without_unknown(curve([0.02, 0.01, 0.039, 0.05]))
     assert kept.sizes_blocks == (1024, 2048, 4096) and unknown == [8192]
     assert len(kept.miss_ratio) == len(kept.low) == len(kept.high) == 3
-    assert kept.level == "rough" and kept.reasons[0].startswith("at 64 MB the miss ratio is not known")
+    assert kept.level == "rough" and kept.reasons[0].text.startswith("at 64 MB the miss ratio is not known")
     assert without_unknown(curve([0.02, 0.039]))[1] == []
 
 
 def test_a_curve_without_any_known_size_is_refused() -> None:
     kept, unknown = without_unknown(curve([0.05, 0.2, 0.3]))
     assert kept.level == "refused" and unknown == [1024, 2048, 4096]
-    assert kept.reasons[0].startswith("at 3 sizes")
+    assert kept.reasons[0].text.startswith("at 3 sizes")
     assert without_unknown(curve([0.2], "refused"))[1] == [], "nothing of it is shown anyway"
 
 
@@ -68,8 +71,10 @@ def test_a_size_at_which_a_pass_is_too_short_is_not_known() -> None:
     assert kept.sizes_blocks == (4096,) and unknown == [1024, 2048]
     assert kept.level == "reliable", "what is shown is as good as before"
     [reason] = kept.reasons
-    assert reason.startswith("at 8 MB and 16 MB the clock hand would pass the pool in less than 0.2 s, or 32")
-    assert "--source trace" in reason
+    assert reason.text.startswith(
+        "at 8 MB and 16 MB the clock hand would pass the pool in less than 0.2 s, or 32"
+    )
+    assert reason.code == "size-not-shown" and "--source trace" in reason.text
     nothing, _ = without_unknown(replace(curve([0.01]), unseen_blocks=(1024,)))
     assert nothing.level == "refused"
 
@@ -85,7 +90,7 @@ def test_what_agrees_raises_no_doubt() -> None:
 def test_another_miss_ratio_today_than_measured(predicted: float, level: str) -> None:
     [doubt] = today_doubts(predicted, 0.32, 0.001)
     assert doubt.level == level
-    assert "32.0%" in doubt.reason
+    assert "32.0%" in doubt.reason.text
 
 
 @pytest.mark.parametrize(("expected", "level"), [(800.0, "rough"), (5000.0, "refused")])
@@ -94,7 +99,7 @@ def test_a_relation_whose_misses_are_not_explained_is_named(expected: float, lev
         [GOOD, replace(GOOD, name="big", expected_misses=expected)], 8000, seconds=60, miss_ratio=0.02
     )
     assert doubt.level == level
-    assert "`big`" in doubt.reason
+    assert "`big`" in doubt.reason.text
 
 
 def test_what_a_growing_relation_is_expected_to_miss_too_much_refuses_nothing() -> None:
@@ -113,19 +118,19 @@ def test_residents_that_are_not_seen() -> None:
         [GOOD, replace(GOOD, name="big", expected_resident=6500.0)], 8000, seconds=60, miss_ratio=0.02
     )
     assert doubt.level == "refused"
-    assert "`big`" in doubt.reason
+    assert "`big`" in doubt.reason.text
 
 
 def test_pools_of_others() -> None:
     other, unknown = stranger_doubts(0.5, 0.4)
     assert (other.level, unknown.level) == ("rough", "refused")
-    assert "50% of the pool holds pages of other databases" in other.reason
+    assert "50% of the pool holds pages of other databases" in other.reason.text
 
 
 def test_a_load_that_moves_to_another_relation() -> None:
     [doubt] = shift_doubts(["a", "b"], np.array([90.0, 10.0]), np.array([10.0, 90.0]))
     assert doubt.level == "rough"
-    assert "90%" in doubt.reason
+    assert "90%" in doubt.reason.text
 
 
 def test_statistics_reset_meanwhile_are_summed_and_said() -> None:
@@ -144,7 +149,7 @@ def test_statistics_reset_meanwhile_are_summed_and_said() -> None:
     reset = replace(seen, counters={**seen.counters, "value": values})
     found = reset.predict([1_000])
     assert found.level != "reliable"
-    assert any("statistics were reset" in reason for reason in found.reasons)
+    assert "statistics-reset" in [reason.code for reason in found.reasons]
 
 
 def test_without_counters_there_is_no_number(tmp_path: Path) -> None:
@@ -167,7 +172,7 @@ def test_without_counters_there_is_no_number(tmp_path: Path) -> None:
     found = predict(tmp_path / "x.evidence")
     assert found.points == []
     assert found.verdict.level == "refused"
-    assert "track_counts is off" in found.verdict.reasons[0]
+    assert found.verdict.reasons[0].code == "counters-off"
 
 
 def test_a_recording_of_one_pass_is_rough_and_says_how_long() -> None:
@@ -176,5 +181,5 @@ def test_a_recording_of_one_pass_is_rough_and_says_how_long() -> None:
     assert seen.passes < 5
     found = seen.predict([2_000, 4_000, 16_000])
     assert found.level == "rough"
-    assert sum("record for" in reason for reason in found.reasons) == 1
+    assert sum("record for" in reason.text for reason in found.reasons) == 1
     assert found.high[2] - found.low[2] > 0.02

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pgsweep.sizing.inference.observations import Group, Observations
-from pgsweep.sizing.inference.sequences import in_order, together
+from pgsweep.sizing.snapshots.observations import Group, Observations
+from pgsweep.sizing.snapshots.sequences import common_variation, ordered_pages
 
 LOOP, OTHERS = 300, 700
 """Pages of the two groups."""
@@ -67,14 +67,14 @@ def test_a_loop_is_found_in_snapshots_that_follow_closely() -> None:
     """Each has 25 new pages of the loop, fewer than a run needs."""
     random = np.random.default_rng(1)
     loop = [[(25 * number + k) % LOOP for k in range(25)] for number in range(20)]
-    share = in_order(observed(mixed(loop, random)), np.zeros(2))
+    share = ordered_pages(observed(mixed(loop, random)), np.zeros(2))
     assert share[0] > 0.9
     assert share[1] == 0
 
 
 def test_a_loop_is_found_in_runs_where_many_pages_come_between_snapshots() -> None:
     loop = [[(100 * number + k) % LOOP for k in range(100)] for number in range(9)]
-    assert in_order(observed(loop), np.zeros(2))[0] == pytest.approx(1, abs=0.1)
+    assert ordered_pages(observed(loop), np.zeros(2))[0] == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize("length", [1, 8])
@@ -84,14 +84,14 @@ def test_pages_and_ranges_at_random_are_no_loop(length: int) -> None:
         [(int(first) + k) % LOOP for first in random.integers(0, LOOP, 24 // length) for k in range(length)]
         for _ in range(30)
     ]
-    assert in_order(observed(mixed(rows, random)), np.zeros(2)).tolist() == [0, 0]
+    assert ordered_pages(observed(mixed(rows, random)), np.zeros(2)).tolist() == [0, 0]
 
 
 def test_one_window_among_many_snapshots_is_no_loop() -> None:
     random = np.random.default_rng(4)
     rows = [random.integers(0, LOOP, 25).tolist() for _ in range(20)]
     rows[7] = list(range(100, 125))
-    assert in_order(observed(mixed(rows, random)), np.zeros(2))[0] == 0
+    assert ordered_pages(observed(mixed(rows, random)), np.zeros(2))[0] == 0
 
 
 def counted(visits: Sequence[Sequence[int]], pages: int = LOOP) -> Observations:
@@ -127,26 +127,26 @@ def counted(visits: Sequence[Sequence[int]], pages: int = LOOP) -> Observations:
 def test_a_loop_that_fits_is_found_by_the_counts_of_neighbours() -> None:
     """A quarter of it is read between two snapshots, each page four times."""
     loop = [[(75 * number + k) % LOOP for k in range(75) for _ in range(4)] for number in range(60)]
-    assert together(counted(loop))[0] > 0.3
+    assert common_variation(counted(loop))[0] > 0.3
 
 
 def test_a_short_window_that_moves_through_many_pages_is_found() -> None:
     """It holds a seventieth of them, a fifth of a sixteenth."""
     pages, window = 20_000, 280
     rows = [[(400 * number + k) % pages for k in range(window) for _ in range(4)] for number in range(70)]
-    assert together(counted(rows, pages))[0] > 0.3
+    assert common_variation(counted(rows, pages))[0] > 0.3
 
 
 def test_short_ranges_at_random_places_are_no_loop() -> None:
     random = np.random.default_rng(4)
     begins = random.integers(0, 19_900, (70, 60))
     rows = [[first + k for first in row for k in range(32)] for row in begins.tolist()]
-    assert together(counted(rows, 20_000))[0] < 0.1
+    assert common_variation(counted(rows, 20_000))[0] < 0.1
 
 
 def test_a_small_relation_takes_nothing_from_its_neighbour() -> None:
     seen = counted([[(75 * number + k) % LOOP for k in range(75) for _ in range(4)] for number in range(60)])
-    alone = together(seen)[0]
+    alone = common_variation(seen)[0]
     few = Group(name="few", relations=(1,), pages=5)
     both = dataclasses.replace(
         seen,
@@ -154,7 +154,7 @@ def test_a_small_relation_takes_nothing_from_its_neighbour() -> None:
         page_group=np.concatenate([np.zeros(5, np.int32), seen.page_group + 1]).astype(np.int32),
         page=seen.page + 5,
     )
-    assert together(both).tolist() == [0, pytest.approx(alone)]
+    assert common_variation(both).tolist() == [0, pytest.approx(alone)]
 
 
 @pytest.mark.parametrize("skew", [0.0, 1.0])
@@ -163,16 +163,16 @@ def test_neighbours_visited_at_random_have_little_in_common(skew: float) -> None
     random = np.random.default_rng(2)
     weights = 1.0 / (1 + np.arange(LOOP)) ** skew
     rows = [random.choice(LOOP, 150, p=weights / weights.sum()).tolist() for _ in range(70)]
-    assert together(counted(rows))[0] < 0.03
+    assert common_variation(counted(rows))[0] < 0.03
 
 
 def test_a_load_that_comes_and_goes_everywhere_is_no_loop() -> None:
     random = np.random.default_rng(3)
     rows = [random.integers(0, LOOP, 40 + 200 * (number % 5 == 0)).tolist() for number in range(70)]
-    assert together(counted(rows))[0] < 0.03
+    assert common_variation(counted(rows))[0] < 0.03
 
 
 def test_few_snapshots_or_pages_show_nothing() -> None:
     loop = [[(75 * number + k) % LOOP for k in range(75)] for number in range(60)]
-    assert together(counted(loop[: BEFORE + 3])).tolist() == [0]
-    assert together(counted([[k % 40 for k in row] for row in loop], 40)).tolist() == [0]
+    assert common_variation(counted(loop[: BEFORE + 3])).tolist() == [0]
+    assert common_variation(counted([[k % 40 for k in row] for row in loop], 40)).tolist() == [0]

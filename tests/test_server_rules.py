@@ -16,7 +16,7 @@ from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.server_rules import check_usage_counts, rules_of
+from pgsweep.sizing.rules import check_usage_counts, rules_of
 from pgsweep.sizing.verify import verify
 from tests.fix_pool import record, zipf_pages
 
@@ -138,8 +138,8 @@ def test_evidence_of_an_unsettled_version_says_whose_rules_are_taken(
     known = predict(written(tmp_path / "18.evidence", tables, META))
     new = predict(written(tmp_path / "20.evidence", tables, of(server_version_num=200000)))
     assert new.points == known.points and new.points
-    assert any("follow those of 19" in reason for reason in new.verdict.reasons)
-    assert not any("follow those of" in reason for reason in known.verdict.reasons)
+    assert any("follow those of 19" in reason.text for reason in new.verdict.reasons)
+    assert not any("follow those of" in reason.text for reason in known.verdict.reasons)
     with pytest.raises(EvidenceError, match="PostgreSQL 21 are not known"):
         predict(written(tmp_path / "21.evidence", tables, of(server_version_num=210000)))
 

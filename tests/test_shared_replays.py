@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +14,15 @@ import pytest
 from pgsweep import _native
 from pgsweep.errors import UsageError
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
-from pgsweep.sizing.inference.accesses import Trace
-from pgsweep.sizing.inference.estimate import Estimate
-from pgsweep.sizing.inference.traces import estimate
-from pgsweep.sizing.predict import predict, trace_of
+from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.observed import Observation, Server
+from pgsweep.sizing.predict import predict
+from pgsweep.sizing.traces.accesses import Trace
+from pgsweep.sizing.traces.curve import TraceCurve
+from pgsweep.sizing.traces.recorded import read_trace
+from pgsweep.sizing.traces.shared_replays import ReplayPlan
 from tests.fix_cli import run
+from tests.fix_ids import server
 from tests.fix_pool import kinds_of
 from tests.fix_written import DATABASE_OID, MIB, write_trace
 
@@ -51,15 +54,22 @@ def test_a_size_has_the_same_numbers_whatever_others_are_asked_for(short: Path) 
     assert alone.points == predict(short, sizes_bytes=SIZES_BYTES).points[1:2]
 
 
-def rules_of_one_that_dies(folder: str, parent: int) -> _native.Rules:
-    """Return rules; the first other process that asks for them is killed."""
-    if os.getpid() != parent:
-        try:
-            (Path(folder) / "died").touch(exist_ok=False)
-        except FileExistsError:
-            return _native.Rules(18)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return _native.Rules(18)
+@dataclass(frozen=True, kw_only=True)
+class KillingServer(Server):
+    """The first other process that asks for its rules is killed."""
+
+    folder: Path
+    parent: int
+
+    @property
+    def rules(self) -> _native.Rules:
+        if os.getpid() != self.parent:
+            try:
+                (self.folder / "died").touch(exist_ok=False)
+            except FileExistsError:
+                return super().rules
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().rules
 
 
 def numbers(found: Estimate) -> list[list[float]]:
@@ -67,16 +77,11 @@ def numbers(found: Estimate) -> list[list[float]]:
 
 
 def test_sizes_of_a_killed_worker_are_replayed_again(short: Path, tmp_path: Path) -> None:
-    trace = trace_of(Evidence.open(short))
-    options: dict[str, Any] = {
-        "pool_blocks": 1024,
-        "sizes_blocks": [256, 512, 1024, 2048, 4096],
-        "make_rules": partial(rules_of_one_that_dies, str(tmp_path), os.getpid()),
-        "extensions_are_reads": False,
-    }
-    here = estimate(trace, **options)
+    trace, sizes = read_trace(Observation(Evidence.open(short))), [256, 512, 1024, 2048, 4096]
+    kills = KillingServer(**vars(server(1024)), folder=tmp_path, parent=os.getpid())
+    here = TraceCurve(trace, kills).at(sizes)
     assert not (tmp_path / "died").exists()
-    there = estimate(trace, **options, executor="processes:2")
+    there = TraceCurve(trace, kills, ReplayPlan(executor="processes:2")).at(sizes)
     assert (tmp_path / "died").exists()
     assert numbers(there) == numbers(here)
     assert there.reasons == here.reasons
@@ -163,25 +168,24 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Trace:
                 "tuples_per_block": [0.0] * count,
             },
         )
-    return trace_of(Evidence.open(path))
+    return read_trace(Observation(Evidence.open(path)))
 
 
 @pytest.mark.slow
 def test_a_long_trace_is_replayed_by_samples(long: Trace) -> None:
     """One page of 4 misses as all do, from one relation to the next, and the result says so."""
-    options: dict[str, Any] = {
-        "pool_blocks": POOL_BLOCKS,
-        "sizes_blocks": [4_096, 16_384, 65_536],
-        "make_rules": partial(_native.Rules, 18),
-        "extensions_are_reads": False,
-    }
-    whole = estimate(long, **options)
-    sampled = estimate(long, **options, long_trace_accesses=ACCESSES)
+    whole, sampled, there = (
+        TraceCurve(long, server(POOL_BLOCKS), plan).at([4_096, 16_384, 65_536])
+        for plan in (
+            ReplayPlan(),
+            ReplayPlan(long_trace_accesses=ACCESSES),
+            ReplayPlan(long_trace_accesses=ACCESSES, executor="processes:2"),
+        )
+    )
     assert np.abs(sampled.miss_ratio - whole.miss_ratio).max() < 0.003
     assert np.all((sampled.low <= whole.miss_ratio) & (whole.miss_ratio <= sampled.high))
     assert sampled.level == whole.level
-    said = [reason for reason in sampled.reasons if "by samples of its pages" in reason]
-    assert len(said) == 1 and "±0.0" in said[0]
-    assert not any("samples" in reason for reason in whole.reasons)
-    there = estimate(long, **options, long_trace_accesses=ACCESSES, executor="processes:2")
+    said = [reason for reason in sampled.reasons if reason.code == "pages-sampled"]
+    assert len(said) == 1 and "±0.0" in said[0].text
+    assert not any(reason.code == "pages-sampled" for reason in whole.reasons)
     assert numbers(there) == numbers(sampled)

@@ -8,12 +8,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from benchmarks.calibration.synthetic import SyntheticRelation, SyntheticSpec, simulate
 from pgsweep.advice.gather import advise
 from pgsweep.host.server_memory import disk_read_bytes
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import predict
-from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
 from pgsweep.ui.prediction import VIEW
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import BLOCK_BYTES
@@ -56,8 +56,8 @@ def test_without_a_memory_the_reason_says_to_name_it(evidence: Path) -> None:
     assert result.points
     assert result.memory is None
     assert any(
-        "what comes from disk is not predicted: the evidence does not say how much memory" in reason
-        and "--ram" in reason
+        "what comes from disk is not predicted: the evidence does not say how much memory" in reason.text
+        and "--ram" in reason.text
         for reason in result.verdict.reasons
     )
 

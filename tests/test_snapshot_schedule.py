@@ -14,8 +14,8 @@ from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
-from pgsweep.sizing.inference.recording_doubts import length_doubts
-from pgsweep.sizing.inference.totals import Totals
+from pgsweep.sizing.snapshots.doubts import length_doubts
+from pgsweep.sizing.snapshots.totals import Totals
 from tests.fix_page import load_running, wait_for_pages
 
 
@@ -135,6 +135,7 @@ def test_the_schedule_keeps_its_duty_and_ends() -> None:
     schedule = SnapshotSchedule(0.004, seconds=None, max_snapshots=None, clock=slow, rng=rng)
     schedule.choose_next(6.0)
     assert schedule.interval_seconds == 10.0
-    assert schedule.reason_to_end(600) is None
+    assert schedule.reason_to_end(599) is None
+    assert schedule.reason_to_end(600) == "limit"
     still = SnapshotSchedule(0.1, seconds=None, max_snapshots=None, clock=PassClock(5), rng=rng)
     assert still.reason_to_end(61) == "still"

@@ -9,12 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from pgsweep import _native
-from pgsweep.sizing.inference.accesses import Trace
-from pgsweep.sizing.inference.estimate import RELIABLE, ROUGH, Estimate
-from pgsweep.sizing.inference.steadiness import Steadiness
-from pgsweep.sizing.inference.traces import estimate
-from pgsweep.sizing.inference.visits import count_visits
-from tests.fix_ids import from_ids
+from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.traces.accesses import Trace
+from pgsweep.sizing.traces.curve import TraceCurve
+from pgsweep.sizing.traces.steadiness import Steadiness
+from pgsweep.sizing.traces.visits import count_visits
+from pgsweep.sizing.verdict import RELIABLE, ROUGH
+from tests.fix_ids import from_ids, server
 
 Pages = NDArray[np.uint32]
 
@@ -41,13 +42,7 @@ def predicted(pages: Pages, sizes: list[int]) -> tuple[Estimate, NDArray[np.floa
     """Return the prediction from the trace, and what a pool that has seen everything misses meanwhile."""
     windows = np.array([len(pages) - TRACED, len(pages)], dtype=np.uint64)
     truth = _native.replay(pages, sizes, RULES, windows=windows)
-    found = estimate(
-        traced(pages),
-        pool_blocks=sizes[0],
-        sizes_blocks=sizes,
-        make_rules=lambda: RULES,
-        extensions_are_reads=False,
-    )
+    found = TraceCurve(traced(pages), server(sizes[0])).at(sizes)
     return found, truth["misses"][:, 0] / truth["accesses"][0]
 
 
@@ -104,7 +99,7 @@ def test_a_load_that_moves_is_named_and_its_interval_reaches_its_first_visits() 
     assert steadiness_of(pages).together > 0.5
     found, truth = predicted(pages, [500, 2_000, 6_000, 12_000])
     assert found.level == ROUGH
-    assert "the load moves" in found.reasons[0] and "record for longer" in found.reasons[0]
+    assert found.reasons[0].code == "visits-move" and "record for longer" in found.reasons[0].text
     # A pool that keeps pages for longer than the trace still misses each new page of the hot set.
     assert np.all(truth > 0.04)
     assert np.all((found.low <= truth) & (truth <= found.high))
@@ -116,7 +111,7 @@ def test_what_is_visited_several_times_and_then_no_more_is_named_as_well() -> No
     pages = in_clusters(1)
     assert steadiness_of(pages).together > 0.15
     found, truth = predicted(pages, [500, 20_000])
-    assert found.level == ROUGH and "several times" in found.reasons[0]
+    assert found.level == ROUGH and found.reasons[0].code == "visits-move"
     assert np.all((found.low <= truth) & (truth <= found.high))
 
 
@@ -127,7 +122,7 @@ def test_a_loop_is_named_and_its_interval_holds_the_states_that_it_can_be_in() -
     sizes = [1_000, 5_000, 6_500, 7_400, 9_000]
     prediction, truth = predicted(pages, sizes)
     assert prediction.level == ROUGH
-    assert "as a loop does, most of them of accounts" in prediction.reasons[0]
+    assert "as a loop does, most of them of accounts" in prediction.reasons[0].text
     assert np.all((prediction.low <= truth) & (truth <= prediction.high))
     # Where all of it fits or hardly any of it, nothing depends on the beginning.
     narrow = prediction.high - prediction.low < 0.02

@@ -37,9 +37,9 @@ _FEWER_THREADS_LATER = """
 import os, resource, sys, threading
 from pathlib import Path
 import numpy.random, pyarrow.compute, pyarrow.parquet, scipy.optimize
-import pgsweep.evidence.store, pgsweep.evidence.oracle_general, pgsweep.sizing.inference.snapshots
-import pgsweep.sizing.inference.traces, pgsweep.sizing.inference.unfilled
-import pgsweep.sizing.inference.used_snapshots, pgsweep.sizing.predict
+import pgsweep.evidence.store, pgsweep.evidence.oracle_general, pgsweep.sizing.snapshots.fit
+import pgsweep.sizing.traces.curve, pgsweep.sizing.snapshots.unfilled
+import pgsweep.sizing.snapshots.used_snapshots, pgsweep.sizing.predict
 from pgsweep.ui.results import to_json
 look = pgsweep.sizing.predict.check_threads
 def look_and_be_limited():

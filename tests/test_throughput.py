@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -14,12 +15,12 @@ from pgsweep._native import drop_page_cache, page_cache
 from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.host.processor_time import cold_read_seconds, copy_seconds, host_seconds, server_seconds
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing import verify
-from pgsweep.sizing.closed_loop import delay_for, flow, station_for, throughput
-from pgsweep.sizing.inference.totals import counter_rates, statistics_factor
-from pgsweep.sizing.measured_loop import others_share
+from pgsweep.sizing.comparable import crowded, other_sessions
+from pgsweep.sizing.observed import Counters, Observation, Server
+from pgsweep.sizing.throughput.closed_loop import ClosedLoop
+from pgsweep.sizing.throughput.measured_loop import others_share
 from tests.fix_advice import GB
-from tests.fix_throughput import Recorded, exact, predicted
+from tests.fix_throughput import Recorded, delay_for, exact, predicted, throughput
 
 
 @pytest.mark.parametrize("processors", [1, 2, 8])
@@ -222,9 +223,9 @@ def test_more_sessions_wait_in_a_queue_or_not() -> None:
     delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
     assert delay is not None
     without_queue = exact(8, delay, 0.001, 4) / 1000
-    loop = {"delay_seconds": delay - 0.002, "demand_seconds": 0.001, "processors": 4}
-    device = station_for(0.002, np.arange(1.0, 10.0), 4, **loop)
-    one_by_one = flow(8, device, **loop).throughput / flow(4, device, **loop).throughput
+    loop = ClosedLoop(delay_seconds=delay - 0.002, demand_seconds=0.001, processors=4)
+    loop = loop.waiting(0.002, np.arange(1.0, 10.0), 4)
+    one_by_one = loop.throughput(8) / loop.throughput(4)
     assert 1 < one_by_one < without_queue < 2
     assert point.ratio == pytest.approx(math.sqrt(one_by_one * without_queue), rel=0.01)
     assert point.low < one_by_one < without_queue < point.high
@@ -284,12 +285,11 @@ def test_a_reset_of_the_statistics_is_no_slower_server() -> None:
     times, values = [0.0, 5.0, 10.0], [900.0, 1000.0, 50.0]
     added = {name: [rows[name]] * 3 for name in rows} | {"seconds": times, "value": values}
     longer = {name: np.concatenate([table[name], added[name]]) for name in table}
-    assert counter_rates(longer)("io", "who", "writes") == pytest.approx(15.0)
-    assert counter_rates(longer)("io", "who", "reads") is None
-    assert (
-        counter_rates(Recorded(server_cpu_seconds=-1.0).table("counters"))("host", "", "server_cpu_seconds")
-        is None
-    ), "a process that ended takes its time with it"
+    counters = Counters(longer, Server.of(recorded.meta))
+    assert counters.rate("io", "who", "writes") == pytest.approx(15.0)
+    assert counters.rate("io", "who", "reads") is None
+    fell = Observation(Recorded(server_cpu_seconds=-1.0)).counters  # type: ignore[arg-type]
+    assert fell.rate("host", "", "server_cpu_seconds") is None, "a process that ended takes its time with it"
 
 
 def test_what_sessions_report_late_is_made_up_for_by_what_a_trace_saw() -> None:
@@ -303,46 +303,48 @@ def test_what_sessions_report_late_is_made_up_for_by_what_a_trace_saw() -> None:
         "value": np.array([50.0] * 3 + [50.0 + value for _, value in rows] + [1.0, 6.0]),
     }
 
-    def factor(per_second: float) -> float:
-        meta = EvidenceMeta(source="trace", database="shop", seconds=10.0, accesses_per_second=per_second)
-        return statistics_factor(meta, counters)
+    def seen(per_second: float, database: str = "shop") -> Counters:
+        meta = EvidenceMeta(source="trace", database=database, seconds=10.0, accesses_per_second=per_second)
+        return Counters(counters, Server.of(meta))
 
-    assert factor(1000.0) == pytest.approx(1000 / 900)
-    assert factor(800.0) == pytest.approx(800 / 900)
-    rate = counter_rates(counters, factor(1000.0))
+    assert seen(1000.0).statistics_factor == pytest.approx(1000 / 900)
+    assert seen(800.0).statistics_factor == pytest.approx(800 / 900)
+    rate = seen(1000.0).rate
     assert rate("database", "shop", "xact_commit") == pytest.approx(100.0)
     assert rate("host", "", "server_cpu_seconds") == pytest.approx(0.5), "which nobody reports late"
     for unknown in (0.0, math.nan, math.inf, -1000.0):
-        assert factor(unknown) == 1.0
-    assert factor(1100.0) == 1.0, "two seconds late is no session"
-    assert statistics_factor(EvidenceMeta(source="trace", accesses_per_second=1e3), counters) == 1.0
+        assert seen(unknown).statistics_factor == 1.0
+    assert seen(1100.0).statistics_factor == 1.0, "two seconds late is no session"
+    assert seen(1000.0, database="").statistics_factor == 1.0
+
+
+def recorded(**options: Any) -> Observation:
+    return Observation(Recorded(**options))  # type: ignore[arg-type]
 
 
 def test_a_throughput_beside_other_programs_is_not_compared() -> None:
-    before, alike = Recorded(), Recorded(host_cpu_seconds=13.0)
-    beside = Recorded(host_cpu_seconds=30.0)
-    shares = [others_share(one) for one in (before, alike, beside)]  # type: ignore[arg-type]
-    assert shares == pytest.approx([0.0, 0.075, 0.5])
-    assert verify._crowded(before, alike) is None  # type: ignore[arg-type]
-    assert verify._crowded(beside, beside) is None  # type: ignore[arg-type]
-    reason = verify._crowded(before, beside)  # type: ignore[arg-type]
+    before, alike = recorded(), recorded(host_cpu_seconds=13.0)
+    beside = recorded(host_cpu_seconds=30.0)
+    assert [others_share(one) for one in (before, alike, beside)] == pytest.approx([0.0, 0.075, 0.5])
+    assert crowded(before, alike) is None
+    assert crowded(beside, beside) is None
+    reason = crowded(before, beside)
     assert reason is not None
     assert "used 0% of the processors before, and 50% now" in reason
-    assert others_share(Recorded(host={"processors": ""})) is None  # type: ignore[arg-type]
+    assert others_share(recorded(host={"processors": ""})) is None
 
 
 def test_a_throughput_of_other_sessions_is_not_compared() -> None:
     """A transaction of four sessions takes 4 ms, without a pause."""
-    before, alike = Recorded(), Recorded(session_time=42_000.0)
-    faster = Recorded(xact_commit=20_000.0)
-    for other in (before, alike, faster):
-        assert verify._other_sessions(before, other) is None  # type: ignore[arg-type]
-    half = verify._other_sessions(before, Recorded(session_time=20_000.0, active_time=20_000.0))  # type: ignore[arg-type]
+    before, alike = recorded(), recorded(session_time=42_000.0)
+    for other in (before, alike, recorded(xact_commit=20_000.0)):
+        assert other_sessions(before, other) is None
+    half = other_sessions(before, recorded(session_time=20_000.0, active_time=20_000.0))
     assert half == "the throughput is not compared: 4 sessions were connected before, and 2 now"
-    paced = verify._other_sessions(before, Recorded(active_time=20_000.0))  # type: ignore[arg-type]
+    paced = other_sessions(before, recorded(active_time=20_000.0))
     assert paced is not None
     assert "for each transaction a session paused 0 ms before, and 2 ms now" in paced
-    assert verify._other_sessions(before, Recorded(xact_commit=0.0)) is None  # type: ignore[arg-type]
+    assert other_sessions(before, recorded(xact_commit=0.0)) is None
 
 
 def test_what_is_not_read_from_disk_has_no_price() -> None:

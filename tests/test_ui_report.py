@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from pgsweep.errors import UsageError
+from pgsweep.records.reasons import evidence
 from pgsweep.ui.pictures import to_svg
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import read_result
@@ -123,7 +124,7 @@ def test_a_proof_names_where_measured_lies_outside() -> None:
 
 def test_names_cannot_break_the_page() -> None:
     base = predict_result()
-    verdict = msgspec.structs.replace(base.verdict, reasons=['</script><img src="x:y">'])
+    verdict = msgspec.structs.replace(base.verdict, reasons=[evidence('</script><img src="x:y">')])
     text = to_html(msgspec.structs.replace(base, verdict=verdict))
     assert "<img" not in text
     assert text.count("</script>") == 3

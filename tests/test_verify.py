@@ -25,9 +25,11 @@ from pgsweep.records.prediction import MemoryPrediction, PredictResult, Throughp
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
-from pgsweep.sizing.inference.totals import Totals
+from pgsweep.sizing.comparable import filling, just_filled
+from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.verify import _within_together, filling, just_filled, miss_error, verify
+from pgsweep.sizing.snapshots.totals import Totals
+from pgsweep.sizing.verify import _within_together, miss_error, verify
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
@@ -188,7 +190,7 @@ def test_a_reset_of_the_statistics_is_no_other_load(folder: Path) -> None:
         in (result["reasons"])
     )
     assert any("what the server counted shortly before" in reason for reason in result["reasons"])
-    halves = [load_of(Evidence.open(folder / f"{name}.evidence")) for name in ("after", "reset")]
+    halves = [load_of(Observation(Evidence.open(folder / f"{name}.evidence"))) for name in ("after", "reset")]
     assert halves[1].transactions_per_second == pytest.approx(halves[0].transactions_per_second, rel=0.5)
 
 
@@ -274,7 +276,8 @@ def test_counters_read_at_other_times_change_no_load(folder: Path, tmp_path: Pat
     added = pa.table(early).cast(table.schema)
     pq.write_table(pa.concat_tables([added, table]), part, write_page_checksum=True)
     before, traced = (
-        load_of(Evidence.open(path)) for path in (folder / "before.evidence", tmp_path / "traced.evidence")
+        load_of(Observation(Evidence.open(path)))
+        for path in (folder / "before.evidence", tmp_path / "traced.evidence")
     )
     assert table.column("seconds")[0].as_py() > 0
     assert traced.accesses_per_transaction == before.accesses_per_transaction
@@ -401,7 +404,7 @@ def test_the_verdict_is_that_of_all_values_together() -> None:
     assert _within_together(unsure, 1)
 
 
-def hand_after(path: Path, name: str, *counters: tuple[str, float]) -> Evidence:
+def hand_after(path: Path, name: str, *counters: tuple[str, float]) -> Observation:
     """Return evidence of a pool of 4096 blocks that says where the clock hand stood."""
     meta = EvidenceMeta(source="trace", shared_buffers_blocks=4096)
     with EvidenceWriter(path / name, meta) as writer:
@@ -411,7 +414,7 @@ def hand_after(path: Path, name: str, *counters: tuple[str, float]) -> Evidence:
                 row |= {"name": counter, "value": value + more}
                 writer.append("counters", {key: [one] for key, one in row.items()})
         writer.close(meta)
-    return Evidence.open(path / name)
+    return Observation(Evidence.open(path / name))
 
 
 def test_a_pool_that_was_just_filled_is_named(tmp_path: Path) -> None:

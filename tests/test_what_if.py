@@ -14,11 +14,11 @@ import pytest
 from pgsweep.errors import UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.records.prediction import PredictResult
-from pgsweep.sizing.memory_shares import SESSION_BYTES, MemoryFacts
+from pgsweep.sizing.page_cache.memory_shares import SESSION_BYTES, MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.what_if.grammar import Grows, Scan, SharedBuffers, parse
 from pgsweep.sizing.what_if.relations import check_relations
-from pgsweep.sizing.what_if.traces import ChangedTrace
+from pgsweep.sizing.what_if.rewritten_trace import RewrittenTrace
 from pgsweep.ui.prediction import VIEW
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
@@ -72,7 +72,7 @@ def test_the_changed_load_misses_as_predicted(
     # A test that would pass without the change says nothing of it.
     assert max(abs(truth[size] - now[size]) for size in SIZES_BYTES) > 0.005 or "connections 2x" in asked
     assert after.verdict.level == "rough"
-    assert any("never observed" in reason for reason in after.verdict.reasons)
+    assert any("never observed" in reason.text for reason in after.verdict.reasons)
     assert [one.text for one in found.what_if] == asked
     assert all(one.kind == "assumed" and one.assumption for one in found.what_if)
     for point, right in zip(found.points, now.values(), strict=True):
@@ -84,7 +84,7 @@ def test_a_pool_with_little_room_beside_what_is_kept_is_not_predicted(evidence: 
         found = predict(path, sizes_bytes=SIZES_BYTES[:2], what_if=["keep log warm"])
         assert found.changed is not None
         assert found.changed.unknown_bytes == [SIZES_BYTES[0]]
-        assert any("kept: not predicted" in reason for reason in found.changed.verdict.reasons)
+        assert any("kept: not predicted" in reason.text for reason in found.changed.verdict.reasons)
 
 
 def test_rows_that_are_inserted_take_their_part_of_the_pool(evidence: dict[str, Path]) -> None:
@@ -397,7 +397,7 @@ def test_drops_stay_before_the_accesses_that_they_stood_before(tmp_path: Path) -
             return dict(drops) if name == "drops" else evidence.table(name)
 
     asked = parse(["without orders", "scan log every 50ms"])
-    changed = ChangedTrace(WithDrops(), asked, np.random.default_rng(0))
+    changed = RewrittenTrace(WithDrops(), asked, np.random.default_rng(0))
     after = changed.table("accesses")
     kept = accesses["rel"] != 20_001
     recorded = after["pid"] == 1
@@ -411,7 +411,7 @@ def test_drops_stay_before_the_accesses_that_they_stood_before(tmp_path: Path) -
 def test_scans_read_all_that_a_relation_has_grown_to(tmp_path: Path) -> None:
     path = LOAD.write_trace(tmp_path / "x.evidence", count=20_000)
     asked = parse(["log grows 1.5x", "scan log every 1s"])
-    changed = ChangedTrace(Evidence.open(path), asked, np.random.default_rng(0))
+    changed = RewrittenTrace(Evidence.open(path), asked, np.random.default_rng(0))
     after = changed.table("accesses")
     mine = after["rel"] == 20_002
     scans = mine & (after["scan"] > 0)

@@ -1,6 +1,6 @@
-"""Write what is made from the help texts: docs/reference/cli.md and the manual pages.
+"""Write what is made from the program: docs/reference/cli.md, docs/reference/verdict.md and the manual pages.
 
-`make docs` runs it; tests/test_docs.py fails where the files differ from the help texts.
+`make docs` runs it; tests/test_docs.py fails where the files differ from the program.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from pathlib import Path
 
 import click
 
+import pgsweep.records.trace_reasons  # noqa: F401 (its codes are in the table)
 from pgsweep import __version__
 from pgsweep.cli.branches import Branching
 from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES, overview_text
+from pgsweep.records.reasons import CODES
+from pgsweep.sizing.verdict import TABLE
+from pgsweep.units import format_plain
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference" / "cli.md"
+VERDICT = ROOT / "docs" / "reference" / "verdict.md"
 MANUAL = ROOT / "docs" / "manual" / "data" / "share" / "man" / "man1"
 """The wheel installs what is below docs/manual (pyproject.toml, tool.maturin)."""
 
@@ -52,6 +57,29 @@ def _context(command: click.Command, title: str) -> click.Context:
     """
     settings = {**command.context_settings, "max_content_width": 100, "terminal_width": 100}
     return click.Context(command, info_name=title, **settings)
+
+
+def verdict_page() -> str:
+    """Return the page docs/reference/verdict.md."""
+    lines = [
+        "# Verdicts and their reasons",
+        "",
+        "A prediction is *reliable*, *rough* or *refused*. The gravest doubt decides.",
+        "Each reason has a code, `verdict.reasons[].code` in JSON, and a sentence, `text`.",
+        "",
+        "## Thresholds",
+        "",
+        "They stand in `sizing/verdict.py`. A dash: this alone refuses nothing.",
+        "",
+        "| what is compared | rough from | refused from | evidence |",
+        "|---|---:|---:|---|",
+    ]
+    for row in TABLE:
+        refused = "–" if row.refused is None else format_plain(row.refused)
+        lines.append(f"| {row.what} | {format_plain(row.rough)} | {refused} | {row.evidence} |")
+    lines += ["", "## Codes", "", "| code | reason |", "|---|---|"]
+    lines += [f"| `{code}` | {meaning} |" for code, meaning in CODES.items()]
+    return "\n".join(lines) + "\n"
 
 
 def reference() -> str:
@@ -150,7 +178,9 @@ def manual() -> dict[str, str]:
 
 def outdated() -> list[Path]:
     """Return the files that differ from what they would be made as, and make them so."""
-    wanted = {REFERENCE: reference()} | {MANUAL / name: text for name, text in manual().items()}
+    wanted = {REFERENCE: reference(), VERDICT: verdict_page()} | {
+        MANUAL / name: text for name, text in manual().items()
+    }
     differ = []
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:

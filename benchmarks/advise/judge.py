@@ -126,7 +126,7 @@ def _kept(result: PredictResult) -> dict[str, Any]:
     memory = result.memory
     return {
         "observed": msgspec.to_builtins(result.observed),
-        "verdict": msgspec.to_builtins(result.verdict),
+        "verdict": {"level": result.verdict.level, "reasons": result.verdict.sentences},
         "points": msgspec.to_builtins(result.points),
         "unknown_bytes": result.unknown_bytes,
         "disk": [] if memory is None else msgspec.to_builtins(memory.points),

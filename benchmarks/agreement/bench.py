@@ -28,7 +28,8 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import NullListener
-from pgsweep.sizing.predict import trace_of
+from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.traces.recorded import read_trace
 from pgsweep.testbed.pgbench import DATABASE, create_database
 from pgsweep.testbed.workloads import zipf_account
 
@@ -180,7 +181,7 @@ def compare(path: Path) -> dict[str, Any]:
     evidence = Evidence.open(path)
     meta = evidence.meta
     accesses, snapshots = evidence.table("accesses"), evidence.table("snapshots")
-    trace = trace_of(evidence)
+    trace = read_trace(Observation(evidence))
     begin = snapshots["snapshot"] == 0
     # Behind the accesses, so that these keep the numbers that they have in the trace.
     ids, names = dense_ids(*(np.concatenate([accesses[name], snapshots[name][begin]]) for name in COLUMNS))

@@ -26,11 +26,11 @@ from typing import Any
 import msgspec
 import psycopg
 
+from benchmarks.calibration.cases import run_case
 from benchmarks.calibration.evaluate import Outcome, evaluate, evaluate_simulated
+from benchmarks.calibration.generator import draw
 from benchmarks.calibration.statistics import summary
 from pgsweep.errors import PgsweepError
-from pgsweep.testbed.cases import run_case
-from pgsweep.testbed.generator import draw
 
 HERE = Path(__file__).parent
 LINES = HERE / "cases.jsonl.xz"

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.calibration.cases import SOURCES, Case, SizeTruth, read_case
+from benchmarks.calibration.stretches import Stretch
+from benchmarks.calibration.synthetic import draw_synthetic, simulate
 from pgsweep.errors import PgsweepError
 from pgsweep.evidence.schema import FLAG_SCAN
 from pgsweep.evidence.store import Evidence
 from pgsweep.sizing.predict import judge as judge_evidence
-from pgsweep.testbed.cases import SOURCES, Case, SizeTruth, read_case
-from pgsweep.testbed.stretches import Stretch
-from pgsweep.testbed.synthetic import draw_synthetic, simulate
 from pgsweep.units import BLOCK_BYTES
 
 PARTLY_RECORDED = 0.003
@@ -321,7 +321,7 @@ def judge(
     return msgspec.structs.replace(
         frame,
         level=kept.level,
-        reasons=tuple(kept.reasons),
+        reasons=tuple(reason.text for reason in kept.reasons),
         points=points,
         today=round(now[0] - found.observed.miss_ratio, 6) if now else None,
         predict_seconds=round(time.monotonic() - began, 2),

@@ -80,7 +80,7 @@ def run(cluster: Cluster, workload: Workload, folder: Path, seed: int = 1) -> di
         "name": workload.name,
         "settled": settled,
         "overhead": overhead,
-        "verdicts": {source: p.verdict.reasons for source, p in predicted.items()},
+        "verdicts": {source: p.verdict.sentences for source, p in predicted.items()},
         "rows": rows,
     }
 

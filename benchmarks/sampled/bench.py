@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks.replay.traces import zipf_trace
 from benchmarks.samples import keep, refuse_debug_build
-from pgsweep.sizing.inference.sampled import SampledMisses, replay_sizes
+from pgsweep.sizing.traces.sampled import SampledMisses, replay_sizes
 
 HERE = Path(__file__).resolve().parent
 ACCESSES, PAGES = 200_000_000, 10_000_000

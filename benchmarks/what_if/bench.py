@@ -261,7 +261,7 @@ def predicted(path: Path, asked: str) -> dict[str, Any]:
     return {
         "verdict": curve.verdict.level,
         "reasons": [
-            *curve.verdict.reasons,
+            *curve.verdict.sentences,
             *([] if memory is None else memory.reasons),
             *([] if loop is None else loop.reasons),
         ],

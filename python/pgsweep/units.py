@@ -9,6 +9,9 @@ from decimal import Decimal
 from pgsweep.errors import UsageError
 
 BLOCK_BYTES = 8192
+Z90 = 1.645
+"""Standard errors on either side of an estimate that hold 90%."""
+
 _FACTORS = {"": 1, "b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}
 
 

@@ -2,7 +2,7 @@
 
 A newer server is not refused: most of what is read keeps its meaning from one version to the next. But the
 meaning of counters may change, so what is computed by them says so. The rules of the buffer pool may change
-too: a prediction is refused where they are not known (sizing/server_rules.py).
+too: a prediction is refused where they are not known (sizing/rules.py).
 Layouts of a server's memory are another matter: probe/src knows their versions itself and refuses others.
 """
 

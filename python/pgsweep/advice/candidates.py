@@ -6,7 +6,7 @@ from typing import Final
 
 from pgsweep.advice.situation import MB, rounded_down
 from pgsweep.errors import UsageError
-from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.sizes import SMALLEST_BYTES
 from pgsweep.units import BLOCK_BYTES
 

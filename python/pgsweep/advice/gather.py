@@ -35,11 +35,11 @@ from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PredictResult
-from pgsweep.sizing.memory_shares import MemoryFacts
-from pgsweep.sizing.predict import judge, predict, predict_window, result_of
-from pgsweep.sizing.read_times import costs_of_misses
-from pgsweep.sizing.server_rules import rules_of
-from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
+from pgsweep.sizing.forecast import forecast
+from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
+from pgsweep.sizing.predict import judge, predict_window
+from pgsweep.sizing.throughput.read_times import costs_of_misses
 from pgsweep.units import BLOCK_BYTES, as_setting
 
 _RELATIONS: Final = 20
@@ -194,7 +194,7 @@ def _situation(
         memory_assumed=memory.assumed,
         data_bytes=int(relations["blocks_end"].clip(0).sum()) * BLOCK_BYTES,
         contents=contents,
-        costs=costs_of_misses(evidence, prediction, memory_known=memory.size_bytes is not None),
+        costs=costs_of_misses(Observation(evidence), prediction, memory_known=memory.size_bytes is not None),
     )
 
 
@@ -202,20 +202,12 @@ def _predicted(
     evidence: Path, meta: EvidenceMeta, memory: _Memory, asked_bytes: int | None, seed: int
 ) -> PredictResult:
     if meta.source == "trace":
-        asked = asked_bytes if MemoryFacts.of(meta) is not None else None
-        return predict(evidence, sizes_bytes=memory.candidates, memory_bytes=asked, seed=seed)
+        found = judge(evidence, sizes_bytes=memory.candidates, seed=seed)
+        return forecast(found, memory_bytes=None if memory.assumed else asked_bytes, seed=seed)
     found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
-    if found.snapshots is None or memory.size_bytes is None:
-        return result_of(found)
-    return predict_memory_of_snapshots(
-        found.snapshots,
-        result_of(found),
-        found.estimate.fitted,
-        rules_of(meta),
-        memory_bytes=asked_bytes,
-        sizes_bytes=memory.candidates,
-        seed=seed,
-    )
+    if memory.size_bytes is None:
+        return found.record()
+    return forecast(found, memory_bytes=asked_bytes, sizes_bytes=memory.candidates, seed=seed)
 
 
 def _contents(evidence: Evidence | JoinedEvidence) -> Contents | None:

@@ -1,9 +1,9 @@
 """What reads cost at each size: misses, disk reads, and the time that sessions wait for both.
 
-The disk reads are simulated: from a trace by replay (sizing/disk_reads.py), from snapshots by the fitted
-rates (sizing/snapshot_disk_reads.py). Where that is not possible, only the pool's misses are known, and the
-disk reads lie between bounds. With a pool of s blocks, a page cache of C and the misses m(n) of a pool of n
-blocks:
+The disk reads are simulated: from a trace by replay (sizing/page_cache/disk_reads.py), from snapshots by
+the fitted rates (sizing/page_cache/snapshot_disk_reads.py). Where that is not possible, only the pool's
+misses are known, and the disk reads lie between bounds. With a pool of s blocks, a page cache of C and the
+misses m(n) of a pool of n blocks:
 
     m(s + C)  <=  disk reads  <=  m(s)
 
@@ -23,7 +23,7 @@ import msgspec
 from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import Gain, ReadsPoint
 from pgsweep.records.prediction import CurvePoint, MemoryPrediction, ReadCosts
-from pgsweep.sizing.read_costs import Bounded, waiting
+from pgsweep.sizing.throughput.read_costs import Bounded, waiting
 
 LEAST_OF_ONE_CACHE: Final = 0.75
 MOST_OF_ONE_CACHE: Final = 1.15
@@ -36,7 +36,7 @@ THROUGHPUT: Final = "throughput"
 def reads_by_size(situation: Situation) -> tuple[list[ReadsPoint], Basis]:
     """Return what reads cost at each candidate whose misses are known, and how the disk reads are known."""
     curve = {point.shared_buffers_bytes: point for point in situation.prediction.points}
-    per_second = _accesses_per_second(situation)
+    per_second = situation.prediction.observed.accesses_per_second
     memory = situation.prediction.memory
     if memory is not None:
         simulated = {point.shared_buffers_bytes: point for point in memory.points}
@@ -67,11 +67,6 @@ def _with_throughput(point: ReadsPoint, memory: MemoryPrediction) -> ReadsPoint:
     return msgspec.structs.replace(
         point, throughput_ratio=at.ratio, throughput_low=at.low, throughput_high=at.high
     )
-
-
-def _accesses_per_second(situation: Situation) -> float:
-    observed = situation.prediction.observed
-    return observed.accesses / max(observed.seconds, 1e-9)
 
 
 def _bounds(size: int, curve: dict[int, CurvePoint], situation: Situation) -> tuple[float, float]:

@@ -55,7 +55,7 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
     today = situation.today_bytes
     now = next((point for point in points if point.shared_buffers_bytes == today), None)
     if situation.prediction.verdict.level == "refused":
-        why = "; ".join(situation.prediction.verdict.reasons[:2])
+        why = "; ".join(situation.prediction.verdict.sentences[:2])
         why = f"no prediction is possible: {why}. {_to_record(situation)}"
         return _left(situation, why, "unknown", "measured")
     if now is None:

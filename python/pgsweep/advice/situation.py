@@ -9,7 +9,7 @@ from typing import Final
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PredictResult, ReadCosts
-from pgsweep.sizing.memory_shares import MemoryFacts, Share
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
 
 MB: Final = 1 << 20
 GB: Final = 1 << 30

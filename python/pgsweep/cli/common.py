@@ -11,17 +11,12 @@ import click
 
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
-from pgsweep.units import BLOCK_BYTES, format_bytes, parse_bytes
+from pgsweep.sizing.sizes import check_size
+from pgsweep.units import BLOCK_BYTES, parse_bytes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 HELP_NAMES = ["-?", "--help"]
-
-MIN_SIZE_BYTES = 16 * BLOCK_BYTES
-"""The server's own minimum: shared_buffers >= 16 blocks = 128 kB (guc_tables.c, `NBuffers`)."""
-
-MAX_SIZE_BYTES = (2**30 - 1) * BLOCK_BYTES
-"""The server's own maximum: shared_buffers <= INT_MAX / 2 blocks, a little under 8 TB (guc_tables.c)."""
 
 
 def _keep(name: str, value_of: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -139,24 +134,8 @@ class Sizes(click.ParamType[Any]):
         """
         if isinstance(value, list):
             return value
-        return sorted({_checked_size(part) for part in str(value).split(",")})
-
-
-def _checked_size(text: str) -> int:
-    size_bytes = parse_bytes(text)
-    if size_bytes < MIN_SIZE_BYTES:
-        raise UsageError(
-            f"`{text.strip()}` is too small for shared_buffers",
-            cause="PostgreSQL accepts 16 blocks at least, which is 128 kB",
-            hint="name sizes of 128kB and above; a number without a unit is bytes",
-        )
-    if size_bytes > MAX_SIZE_BYTES:
-        raise UsageError(
-            f"`{text.strip()}` is too large for shared_buffers",
-            cause=f"PostgreSQL accepts 1073741823 blocks at most, which is {format_bytes(MAX_SIZE_BYTES)}",
-            hint="name smaller sizes, for example --sizes 1GB,2GB,4GB",
-        )
-    return size_bytes // BLOCK_BYTES * BLOCK_BYTES
+        sizes = {check_size(parse_bytes(part), part.strip()) for part in str(value).split(",")}
+        return sorted({size // BLOCK_BYTES * BLOCK_BYTES for size in sizes})
 
 
 class Bytes(click.ParamType[Any]):

@@ -28,7 +28,7 @@ _MOST_BUFFERS: Final = 2**30 - 1
 
 _MOST_USAGE: Final = 15
 """What the four bits of a buffer's state can hold (buf_internals.h); what a server's policy allows is checked
-where evidence is used (sizing/server_rules.py)."""
+where evidence is used (sizing/rules.py)."""
 
 _MOST_SECONDS: Final = 1e9
 _MOST_COUNT: Final = 2.0**53

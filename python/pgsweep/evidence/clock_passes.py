@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 WANTED_PASSES = 13.0
-"""Fewer than 12 make a prediction rough (sizing/inference/recording_doubts.py); their time is estimated."""
+"""Fewer than 12 make a prediction rough (sizing/snapshots/recording_doubts.py); their time is estimated."""
 
 WANTED_SNAPSHOTS = 12.0
 _FEWEST_MOVES = 10

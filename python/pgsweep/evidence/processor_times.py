@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from pgsweep.host.procfile import PROC
 _COPY: Final = "copy_nanoseconds"
 _PACE: Final = "pace_nanoseconds"
 _PACE_ERROR: Final = "pace_error_nanoseconds"
-_PACE_BY: Final = "pace_by"
+PACE_BY: Final = "pace_by"
 _INTERPRETER: Final = f"{platform.python_implementation()} {platform.python_version()}"
 
 TIMED_PACE: Final = (
@@ -57,27 +57,19 @@ def pace_facts(pace: Pace | None) -> dict[str, str]:
     return {
         _PACE: str(round(pace.seconds * 1e9)),
         _PACE_ERROR: str(round(pace.error_seconds * 1e9)),
-        _PACE_BY: _INTERPRETER,
+        PACE_BY: _INTERPRETER,
     }
 
 
 def copy_of(meta: EvidenceMeta) -> float | None:
     """Return the processor time of a copy of a block from the page cache; None where it was not measured."""
-    return nanoseconds(meta, _COPY)
+    return nanoseconds(meta.host, _COPY)
 
 
 def pace_of(meta: EvidenceMeta) -> Pace | None:
     """Return how fast the processors were; None where it was not observed to the end."""
-    seconds, error = nanoseconds(meta, _PACE), nanoseconds(meta, _PACE_ERROR)
+    seconds, error = nanoseconds(meta.host, _PACE), nanoseconds(meta.host, _PACE_ERROR)
     return None if not seconds or error is None else Pace(seconds, error)
-
-
-def paces_of(before: EvidenceMeta, after: EvidenceMeta) -> tuple[Pace, Pace] | None:
-    """Return how fast the processors were in two recordings; None where that cannot be compared."""
-    one, other = pace_of(before), pace_of(after)
-    if one is None or other is None or before.host.get(_PACE_BY) != after.host.get(_PACE_BY):
-        return None
-    return one, other
 
 
 def joined_host(newest: EvidenceMeta, metas: Sequence[EvidenceMeta]) -> dict[str, str]:
@@ -89,18 +81,18 @@ def joined_host(newest: EvidenceMeta, metas: Sequence[EvidenceMeta]) -> dict[str
     """
     known = [(pace, meta) for meta in metas if (pace := pace_of(meta)) is not None]
     total = sum(meta.seconds for _, meta in known)
-    of_pace = (_PACE, _PACE_ERROR, _PACE_BY)
+    of_pace = (_PACE, _PACE_ERROR, PACE_BY)
     others = {name: value for name, value in newest.host.items() if name not in of_pace}
-    interpreters = {meta.host.get(_PACE_BY, "") for _, meta in known}
+    interpreters = {meta.host.get(PACE_BY, "") for _, meta in known}
     if total <= 0 or len(interpreters) > 1:
         return others
     parts = [(pace, meta.seconds / total) for pace, meta in known]
     mean = sum(pace.seconds * part for pace, part in parts)
     error = math.hypot(*(pace.error_seconds * part for pace, part in parts))
-    return others | pace_facts(Pace(mean, error)) | {_PACE_BY: interpreters.pop()}
+    return others | pace_facts(Pace(mean, error)) | {PACE_BY: interpreters.pop()}
 
 
-def nanoseconds(meta: EvidenceMeta, name: str) -> float | None:
+def nanoseconds(host: Mapping[str, str], name: str) -> float | None:
     """Return a fact in seconds; None where it is not there or cannot be."""
-    text = meta.host.get(name, "")
+    text = host.get(name, "")
     return int(text) / 1e9 if text.isdecimal() and len(text) < 9 else None

@@ -29,7 +29,9 @@ LEAST_SECONDS: Final = 30.0
 STILL_SECONDS: Final = 60.0
 """If nothing is evicted in this time, a longer recording does not help."""
 
-MOST_SECONDS: Final = 3600.0
+MOST_SECONDS: Final = 600.0
+"""The longest one. In a pool of gigabytes a clock pass takes longer, and one look at it says most of what
+there is to know (sizing/snapshots/look.py)."""
 
 
 def least_seconds(action: Callable[[], object]) -> float:

@@ -389,7 +389,7 @@ class Recording:
         )
         if schedule.seconds is None and schedule.wanted_seconds > MOST_SECONDS:
             self._progress.note(
-                f"{text}; the recording ends after {format_minutes(MOST_SECONDS)} all the same"
+                f"{text}; the recording ends after {format_minutes(MOST_SECONDS)}, with wider intervals"
             )
             self._progress.stage("recording snapshots", MOST_SECONDS)
         elif schedule.seconds is None:
@@ -423,9 +423,12 @@ def judged(
     elif math.isinf(clock.pass_seconds):
         warnings.append("hardly anything was evicted: the clock hand stood still")
     elif not clock.suffices:
+        longer = "the intervals will be wide"
+        if wanted_seconds <= MOST_SECONDS:
+            longer = f"record for about {format_minutes(wanted_seconds)}"
         return warnings, [
             f"short: {clock.passes:.1f} clock passes, {clock.effective_snapshots:.1f} "
-            f"independent snapshots; record for about {format_minutes(wanted_seconds)}"
+            f"independent snapshots; {longer}"
         ]
     return warnings, []
 

@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from pgsweep.records.common import Provenance
+from pgsweep.records.reasons import Reason
 
 Level = Literal["reliable", "rough", "refused"]
 LEVELS: Final[tuple[Level, ...]] = ("reliable", "rough", "refused")
@@ -20,6 +21,11 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     miss_ratio: float
     accesses: int
     seconds: float
+
+    @property
+    def accesses_per_second(self) -> float:
+        """Pages that were accessed in one second."""
+        return self.accesses / max(self.seconds, 1e-9)
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +43,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         level: `reliable`; `rough`, where the interval or the method asks for caution; `refused`, where there
             is not a prediction, and so not a point of a curve.
-        reasons: sentences; those that decided the level come first.
+        reasons: those that decided the level come first.
     """
 
     level: Level
-    reasons: list[str]
+    reasons: list[Reason]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The reasons in words."""
+        return [reason.text for reason in self.reasons]
 
 
 class NoEviction(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import CurvePoint, PredictResult
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval
+from pgsweep.sizing.accuracy import Accuracy, interval_of
 from pgsweep.sizing.predict import predict
 from pgsweep.testbed.filling import PoolContent
 from pgsweep.testbed.pgbench import DATABASE, create_database, prepare
@@ -202,8 +203,8 @@ class _Demonstration:
             )
             for truth in truths
         ]
-        trace = _Errors.of(rows, lambda row: row.trace)
-        snapshots = _Errors.of(rows, lambda row: row.snapshots)
+        trace = _accuracy(rows, lambda row: row.trace)
+        snapshots = _accuracy(rows, lambda row: row.snapshots)
         return DemoWorkload(
             name=name,
             title=self._workload.title,
@@ -298,31 +299,15 @@ class _Demonstration:
             self._steps.note(text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Errors:
-    """How far predictions were off: mean and largest absolute error, share of truths inside the intervals."""
-
-    mean: float | None
-    largest: float | None
-    within: float | None
-
-    @classmethod
-    def of(cls, rows: Sequence[DemoRow], choose: Callable[[DemoRow], Interval | None]) -> _Errors:
-        pairs = [(row.measured_miss_ratio, interval) for row in rows if (interval := choose(row)) is not None]
-        if not pairs:
-            return cls(None, None, None)
-        errors = [abs(measured - interval.miss_ratio) for measured, interval in pairs]
-        within = [interval.low <= measured <= interval.high for measured, interval in pairs]
-        return cls(sum(errors) / len(errors), max(errors), sum(within) / len(within))
+def _accuracy(rows: Sequence[DemoRow], choose: Callable[[DemoRow], Interval | None]) -> Accuracy:
+    """Return how far one of the two predictions was off."""
+    return Accuracy.of([(row.measured_miss_ratio, one) for row in rows if (one := choose(row)) is not None])
 
 
 def _interval(result: PredictResult | None, size_bytes: int) -> Interval | None:
     """Return the prediction at a size."""
     points: Sequence[CurvePoint] = result.points if result else ()
-    for point in points:
-        if point.shared_buffers_bytes == size_bytes:
-            return Interval(miss_ratio=point.miss_ratio, low=point.low, high=point.high)
-    return None
+    return next((interval_of(point) for point in points if point.shared_buffers_bytes == size_bytes), None)
 
 
 def _expected_seconds(plan: DemoPlan) -> list[float]:

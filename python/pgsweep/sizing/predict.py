@@ -8,76 +8,25 @@ described in docs/concepts/prediction.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
-from pgsweep.plain import shell_word
-from pgsweep.records.prediction import (
-    CurvePoint,
-    NoEviction,
-    Observed,
-    PredictResult,
-    ScannedRelation,
-    Verdict,
-)
-from pgsweep.sizing.inference.parallel import check_threads
-from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
-from pgsweep.sizing.server_rules import check_server, check_usage_counts, rules_of, unsettled
-from pgsweep.sizing.sizes import blocks_of, check_sizes
-from pgsweep.units import BLOCK_BYTES
-from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
+from pgsweep.records.prediction import PredictResult
+from pgsweep.sizing.forecast import forecast
+from pgsweep.sizing.model import SNAPSHOTS, Prediction
+from pgsweep.sizing.observed import Observation, observe
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
+from pgsweep.sizing.parallel import check_threads
+from pgsweep.sizing.sizes import SizesAsked
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
-    from pgsweep.evidence.store import Evidence, EvidenceMeta
-    from pgsweep.sizing.inference.accesses import Trace
-    from pgsweep.sizing.inference.estimate import Doubt, Estimate
-    from pgsweep.sizing.inference.observations import Table
-    from pgsweep.sizing.inference.ring_limits import RingLimit
-    from pgsweep.sizing.inference.unfilled import Unfilled
     from pgsweep.sizing.what_if.grammar import Asked
 
-SNAPSHOTS = ("sql", "peek")
-
 __all__ = ["predict", "predict_window"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What evidence came to: a curve, also where it may not be shown, and what it was made of.
-
-    Attributes:
-        relations: of the evidence, where it names any; `database_oid` those that were observed.
-        snapshots: the evidence, if it is made of them.
-        scans: relations that are scanned.
-    """
-
-    source: str
-    estimate: Estimate
-    observed: Observed
-    warnings: list[str] = field(default_factory=list)
-    no_eviction: NoEviction | None = None
-    recorded: TraceTables | None = None
-    trace: Trace | None = None
-    relations: Table | None = None
-    database_oid: int = 0
-    snapshots: Evidence | JoinedEvidence | None = None
-    scans: list[RingLimit] = field(default_factory=list)
-
-    def shown(self) -> tuple[Estimate, list[int]]:
-        """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
-
-        Of a trace all are shown: where its interval is wide, its ends are states that a pool can be in.
-        """
-        from pgsweep.sizing.inference.estimate import without_unknown
-
-        return without_unknown(self.estimate) if self.source in SNAPSHOTS else (self.estimate, [])
 
 
 def predict(
@@ -111,101 +60,68 @@ def predict(
         MissingAbility: there is no such executor here, or its workers die again and again.
     """
     from pgsweep.sizing.what_if.grammar import check_memory, parse
-
-    asked = parse(what_if)
-    if memory_bytes is not None and _knows_memory(evidence):
-        check_memory(asked)
-    found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked, executor=executor)
-    if found.snapshots is not None:
-        from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
-
-        fitted, rules = found.estimate.fitted, rules_of(found.snapshots.meta)
-        result = predict_memory_of_snapshots(
-            found.snapshots, result_of(found), fitted, rules, memory_bytes=memory_bytes, seed=seed
-        )
-    elif found.recorded is None or found.trace is None:
-        if memory_bytes is not None:
-            raise no_memory("--ram")
-        result = result_of(found)
-    else:
-        from pgsweep.sizing.disk_reads import predict_memory
-
-        rules = rules_of(found.recorded.meta)
-        result = predict_memory(
-            found.recorded, result_of(found), found.trace, rules, memory_bytes=memory_bytes, seed=seed
-        )
-    if not asked:
-        return result
     from pgsweep.sizing.what_if.predicted import with_what_if
 
-    return with_what_if(found, result, asked, memory_bytes=memory_bytes, seed=seed)
+    asked = parse(what_if)
+    sizes = SizesAsked.of(sizes_bytes, asked)
+    check_threads()
+    observation = observe(evidence)
+    if memory_bytes is not None and _knows_memory(observation):
+        check_memory(asked)
+    prediction = _predicted(observation, evidence, sizes, asked, executor, seed)
+    result = forecast(prediction, memory_bytes=memory_bytes, seed=seed)
+    return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed) if asked else result
 
 
-def _knows_memory(evidence: Path) -> bool:
-    """Return whether evidence says how much memory its server's host has; true for a trace of others."""
-    from pgsweep.evidence.store import Evidence
-    from pgsweep.sizing.memory_shares import MemoryFacts
-
-    if evidence.is_file():
-        return True
-    meta = Evidence.open(evidence).meta
-    return meta.source not in SNAPSHOTS or MemoryFacts.of(meta) is not None
-
-
-def no_memory(what: str) -> UsageError:
-    """Return the error for a question about the memory that a trace of others cannot answer."""
-    return UsageError(
-        f"a trace recorded by others does not say what comes from disk, so {what} is not possible",
-        hint="record a trace on the server's host: sudo pgsweep record --source trace -o NAME.evidence",
+def _knows_memory(observation: Observation | None) -> bool:
+    """Return whether it says how much memory its server's host has; true for a trace of others."""
+    return (
+        observation is None
+        or observation.server.source not in SNAPSHOTS
+        or MemoryFacts.of(observation.server) is not None
     )
 
 
-def judge(
-    evidence: Path,
-    *,
-    sizes_bytes: Sequence[int] | None = None,
-    seed: int = 0,
-    asked: Sequence[Asked] = (),
-    executor: Executor | str | None = None,
-) -> Judged:
+def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> Prediction:
     """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
 
     It is for judging the method (benchmarks/calibration).
     """
-    if sizes_bytes is not None:
-        check_sizes(sizes_bytes)
+    sizes = SizesAsked.of(sizes_bytes)
     check_threads()
-    from pgsweep.evidence.store import Evidence
+    return _predicted(observe(evidence), evidence, sizes, (), None, seed)
 
-    if evidence.is_file():
-        from pgsweep.evidence.exported import ExportedTrace
 
-        exported = ExportedTrace.open(evidence)
-        if exported is None:
-            return _from_foreign_trace(evidence, sizes_bytes, asked, executor, seed)
-        sizes = blocks_of(sizes_bytes, exported.meta.shared_buffers_blocks, asked)
-        return _from_trace(exported, sizes, seed, executor, any_size=sizes_bytes is None)
-    opened = Evidence.open(evidence)
-    pool_blocks = opened.meta.shared_buffers_blocks
-    if pool_blocks < 16:
-        raise EvidenceError(
-            f"`{evidence}` does not give the size of shared_buffers",
-            cause="the recording was cut before the server had answered",
-            hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
-        )
-    sizes = blocks_of(sizes_bytes, pool_blocks, asked)
-    source = opened.meta.source
+def _predicted(
+    observation: Observation | None,
+    evidence: Path,
+    sizes: SizesAsked,
+    asked: Sequence[Asked],
+    executor: Executor | str | None,
+    seed: int,
+) -> Prediction:
+    """Choose the model, and return its curve."""
+    if observation is None:
+        return _from_foreign_trace(evidence, sizes, executor, seed)
+    sizes_blocks = sizes.or_around(observation.server.pool_blocks)
+    source, any_size = observation.server.source, sizes.named is None
     if source in SNAPSHOTS:
         _check_executor(executor, evidence)
-    check_observed(opened)
+    observation.check_whole()
     if source in SNAPSHOTS:
-        return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None, asked=asked)
+        from pgsweep.sizing.snapshots.model import snapshot_model
+
+        return snapshot_model(observation, asked, seed=seed).at(sizes_blocks, any_size=any_size)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
-    return _from_trace(opened, sizes, seed, executor, any_size=sizes_bytes is None)
+    from pgsweep.sizing.traces.model import TraceModel
+    from pgsweep.sizing.traces.shared_replays import ReplayPlan
+
+    model = TraceModel(observation, ReplayPlan(seed=seed, executor=executor))
+    return model.at(sizes_blocks, any_size=any_size)
 
 
 def predict_window(
@@ -227,319 +143,27 @@ def predict_window(
     Raises:
         EvidenceError: it holds no access.
     """
-    from pgsweep.sizing.memory_shares import MemoryFacts
-    from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
+    from pgsweep.sizing.snapshots.model import snapshot_model
 
     check_threads()
-    sizes = blocks_of(sizes_bytes, evidence.meta.shared_buffers_blocks)
-    found = _from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None)
-    result = result_of(found)
+    sizes = SizesAsked.of(sizes_bytes).or_around(evidence.meta.shared_buffers_blocks)
+    prediction = snapshot_model(Observation(evidence), seed=seed).at(sizes, any_size=sizes_bytes is None)
     if MemoryFacts.of(evidence.meta) is None:
         # Nobody can name it with --ram here.
-        return result
-    return predict_memory_of_snapshots(
-        evidence,
-        result,
-        found.estimate.fitted,
-        rules_of(evidence.meta),
-        sizes_bytes=memory_sizes_bytes,
-        seed=seed,
-    )
-
-
-def _warnings(evidence: TraceTables | JoinedEvidence) -> list[str]:
-    meta = evidence.meta
-    known = (beyond_tested(meta.server_version_num), unsettled(meta))
-    return [*(one for one in known if one), *evidence.warnings]
+        return prediction.record()
+    return forecast(prediction, sizes_bytes=memory_sizes_bytes, seed=seed)
 
 
 def _from_foreign_trace(
-    path: Path,
-    sizes_bytes: Sequence[int] | None,
-    asked: Sequence[Asked],
-    executor: Executor | str | None,
-    seed: int,
-) -> Judged:
-    """Predict from a trace in oracleGeneral format; without sizes, a 64th of its pages to all of them."""
+    path: Path, sizes: SizesAsked, executor: Executor | str | None, seed: int
+) -> Prediction:
+    """Predict from a trace in oracleGeneral format."""
     from pgsweep.evidence.oracle_general import read_oracle_general
-    from pgsweep.sizing.inference.traces import estimate_cold
+    from pgsweep.sizing.traces.foreign import ForeignTraceModel
+    from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
-    trace = read_oracle_general(path)
-    sizes = (
-        blocks_of(sizes_bytes, 0, asked)
-        if sizes_bytes is not None
-        else blocks_of([max(trace.objects >> shift, 16) * BLOCK_BYTES for shift in range(7)], 0, asked)
-    )
-    # A trace that never saw PostgreSQL is replayed by the newest rules there are.
-    estimate = estimate_cold(
-        trace.pages,
-        trace.objects,
-        sizes_blocks=sizes,
-        version=NEWEST_TESTED_MAJOR,
-        executor=executor,
-        seed=seed,
-    )
-    observed = Observed(
-        shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
-    )
-    return Judged(source="import", estimate=estimate, observed=observed, warnings=trace.warnings)
-
-
-def _from_snapshots(
-    evidence: Evidence | JoinedEvidence,
-    sizes_blocks: tuple[int, ...],
-    seed: int,
-    *,
-    any_size: bool,
-    asked: Sequence[Asked] = (),
-) -> Judged:
-    """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
-    from pgsweep.evidence.sampling import BlockSample
-    from pgsweep.sizing.inference.estimate import Doubt, judged, refused
-    from pgsweep.sizing.inference.ring_limits import of_snapshots
-    from pgsweep.sizing.inference.snapshots import estimate
-    from pgsweep.sizing.inference.totals import read_totals
-    from pgsweep.sizing.inference.unfilled import estimate_unfilled, filled_up, unfilled
-    from pgsweep.sizing.inference.used_snapshots import used_snapshots
-    from pgsweep.sizing.what_if.fitted import changes_of
-
-    meta = evidence.meta
-    check_server(meta)
-    relations = evidence.table("relations")
-    changes = changes_of(asked, relations, meta) if any(one.of_load for one in asked) else None
-    counters = evidence.table("counters")
-    columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty"]
-    rate = BlockSample.from_meta(meta.sampling).rate
-    snapshots = evidence.table("snapshots", columns)
-    check_usage_counts(meta, snapshots["usage_count"])
-    seen = used_snapshots(
-        snapshots,
-        evidence.table("snapshot_times"),
-        counters,
-        pool_blocks=meta.shared_buffers_blocks,
-        rate=rate,
-    )
-    totals = read_totals(counters, relations, meta.database)
-    if meta.settings.get("track_counts") == "off":
-        why = "track_counts is off: the server counts no accesses, and nothing is known of its misses"
-        return Judged(
-            source=meta.source,
-            estimate=refused(Doubt("refused", why)),
-            observed=_observed(meta, 0.0, 0, totals.seconds),
-            warnings=_warnings(evidence),
-            relations=relations,
-            database_oid=meta.database_oid,
-            snapshots=evidence,
-        )
-    accesses = totals.hits + totals.misses
-    if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
-        raise nothing_seen(evidence)
-    observed = _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
-    warnings = [*seen.warnings, *_warnings(evidence)]
-    calm = unfilled(
-        seen.used_blocks,
-        seen.hand_buffers,
-        counters,
-        relations,
-        totals,
-        database_oid=meta.database_oid,
-        server_version_num=meta.server_version_num,
-        pool_blocks=meta.shared_buffers_blocks,
-    )
-    if calm is not None:
-        if any_size:
-            sizes_blocks = tuple(sorted({*sizes_blocks, _rounded_up(calm.known_from_blocks)}))
-        return Judged(
-            source=meta.source,
-            estimate=estimate_unfilled(calm, totals, sizes_blocks),
-            observed=observed,
-            warnings=warnings,
-            no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks),
-            relations=relations,
-            database_oid=meta.database_oid,
-            snapshots=evidence,
-        )
-    scans = of_snapshots(totals, relations, meta.database_oid)
-    if any_size:
-        sizes_blocks = _with_limits(sizes_blocks, scans)
-    found = estimate(
-        seen.snapshots,
-        relations,
-        totals,
-        database_oid=meta.database_oid,
-        server_version_num=meta.server_version_num,
-        pool_blocks=meta.shared_buffers_blocks,
-        sizes_blocks=sizes_blocks,
-        sampling_rate=rate,
-        hand_buffers=seen.hand_buffers,
-        loads_seen=seen.loads,
-        rules=rules_of(meta),
-        changes=changes,
-        seed=seed,
-    )
-    filling = filled_up(seen.used_blocks, meta.shared_buffers_blocks)
-    doubts = [
-        *([] if filling is None else [Doubt("refused", filling)]),
-        *_server_doubts(meta),
-        *(Doubt(found.level, text) for text in found.reasons),
-    ]
-    level, reasons = judged(doubts)
-    return Judged(
-        source=meta.source,
-        estimate=replace(found, level=level, reasons=reasons),
-        observed=observed,
-        warnings=warnings,
-        relations=relations,
-        database_oid=meta.database_oid,
-        snapshots=evidence,
-        scans=scans,
-    )
-
-
-def _with_limits(sizes_blocks: tuple[int, ...], scans: list[RingLimit]) -> tuple[int, ...]:
-    """Return sizes with those among them from which on scans use no ring."""
-    limits = {_rounded_up(one.ring_below_blocks) for one in scans}
-    between = {size for size in limits if min(sizes_blocks) < size < max(sizes_blocks)}
-    return tuple(sorted({*sizes_blocks, *between}))
-
-
-def _rounded_up(blocks: int) -> int:
-    """Return whole megabytes, as people set sizes; below a megabyte the blocks themselves."""
-    megabyte = (1 << 20) // BLOCK_BYTES
-    return blocks if blocks < megabyte else -(-blocks // megabyte) * megabyte
-
-
-def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int) -> NoEviction:
-    below = calm.known_below_blocks
-    removable = max(pool_blocks - calm.known_from_blocks, 0) if calm.usable else 0
-    return NoEviction(
-        used_bytes=calm.used_blocks * BLOCK_BYTES,
-        removable_bytes=removable * BLOCK_BYTES,
-        known_from_bytes=calm.known_from_blocks * BLOCK_BYTES,
-        known_below_bytes=None if below is None else below * BLOCK_BYTES,
-        filling_bytes=calm.filling_blocks * BLOCK_BYTES,
-        unknown_bytes=[size * BLOCK_BYTES for size in sizes_blocks if not calm.knows(size)],
-    )
-
-
-def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
-    """Return what a server does that its counters do not show."""
-    from pgsweep.evidence.endings import WENT_AWAY
-    from pgsweep.sizing.inference.estimate import Doubt
-
-    doubts = []
-    if meta.settings.get("in_hot_standby") == "on":
-        doubts.append(
-            Doubt(
-                "rough",
-                "the server is a standby: replay of WAL uses the pool too, and its accesses are not counted",
-            )
-        )
-    if meta.ended_by == "server":
-        doubts.append(Doubt("rough", "the server went away during the recording: what followed is not in it"))
-    elif meta.ended_by in WENT_AWAY:
-        doubts.append(Doubt("rough", "the recorder lost its session: what followed is not in the recording"))
-    return doubts
-
-
-def _from_trace(
-    evidence: TraceTables,
-    sizes_blocks: tuple[int, ...],
-    seed: int,
-    executor: Executor | str | None,
-    *,
-    any_size: bool,
-) -> Judged:
-    from pgsweep.sizing.inference.ring_limits import of_trace
-    from pgsweep.sizing.inference.traces import estimate
-
-    meta = evidence.meta
-    check_server(meta)
-    check_usage_counts(meta, evidence.table("snapshots")["usage_count"])
-    trace = trace_of(evidence)
-    if not trace.counted.any():
-        raise nothing_seen(evidence)
-    scans = of_trace(trace)
-    if any_size:
-        sizes_blocks = _with_limits(sizes_blocks, scans)
-    extensions_are_reads = meta.server_version_num < 160000
-    found = estimate(
-        trace,
-        pool_blocks=meta.shared_buffers_blocks,
-        sizes_blocks=sizes_blocks,
-        make_rules=partial(rules_of, meta),
-        extensions_are_reads=extensions_are_reads,
-        lost_events=meta.lost_events,
-        seed=seed,
-        executor=executor,
-    )
-    misses, counted = server_misses(trace, extensions_are_reads=extensions_are_reads)
-    observed = _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
-    return Judged(
-        source="trace",
-        estimate=found,
-        observed=observed,
-        warnings=_warnings(evidence),
-        recorded=evidence,
-        trace=trace,
-        relations=evidence.table("relations"),
-        database_oid=meta.database_oid,
-        scans=scans,
-    )
-
-
-def trace_of(evidence: TraceTables) -> Trace:
-    """Return the accesses of recorded evidence as the simulator takes them.
-
-    Raises:
-        EvidenceError: a table cannot be read.
-    """
-    import numpy as np
-
-    from pgsweep.sizing.inference.accesses import from_evidence
-
-    meta = evidence.meta
-    recovery = meta.host.get("recovery_pid")
-    snapshots, hand = evidence.table("snapshots"), None
-    first = snapshots["snapshot"] == 0
-    counters = evidence.table("counters")
-    hands = np.flatnonzero((counters["scope"] == "pool") & (counters["name"] == "next_victim"))
-    if len(hands):
-        hand = int(counters["value"][hands[0]])
-    return from_evidence(
-        evidence.table("accesses"),
-        evidence.table("relations"),
-        meta.database_oid,
-        # A limit of events ends what is known with the last of them.
-        seconds=0.0 if meta.ended_by == "limit" else meta.seconds,
-        recovery_pid=None if recovery is None else int(recovery),
-        pool_blocks=meta.shared_buffers_blocks,
-        drops=evidence.table("drops"),
-        snapshot={name: column[first] for name, column in snapshots.items()},
-        hand=hand,
-    )
-
-
-def server_misses(trace: Trace, *, extensions_are_reads: bool) -> tuple[int, int]:
-    """Return misses and accesses of the database as the server itself counts them."""
-    from pgsweep._native import EXTENSION
-
-    extends = (trace.flags & EXTENSION) > 0
-    reads = trace.counted & ~extends
-    misses, accesses = int((trace.missed & reads).sum()), int(reads.sum())
-    if extensions_are_reads:
-        new = int((trace.counted & extends).sum())
-        return misses + new, accesses + new
-    return misses, accesses
-
-
-def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: float) -> Observed:
-    return Observed(
-        shared_buffers_bytes=meta.shared_buffers_blocks * meta.block_size_bytes,
-        miss_ratio=miss_ratio,
-        accesses=accesses,
-        seconds=seconds,
-    )
+    model = ForeignTraceModel(read_oracle_general(path), ReplayPlan(seed=seed, executor=executor))
+    return model.at(sizes.or_else(model.usual_sizes_blocks))
 
 
 def _check_executor(executor: Executor | str | None, evidence: Path) -> None:
@@ -549,44 +173,3 @@ def _check_executor(executor: Executor | str | None, evidence: Path) -> None:
             cause="it is made of snapshots, and only traces are replayed",
             hint="leave out --executor",
         )
-
-
-def points_of(estimate: Estimate) -> list[CurvePoint]:
-    """Return the points of a curve; a refused one has none."""
-    if estimate.level == "refused":
-        return []
-    columns = (estimate.sizes_blocks, estimate.miss_ratio, estimate.low, estimate.high)
-    return [
-        CurvePoint(
-            shared_buffers_bytes=blocks * BLOCK_BYTES,
-            miss_ratio=float(ratio),
-            low=float(low),
-            high=float(high),
-        )
-        for blocks, ratio, low, high in zip(*columns, strict=True)
-    ]
-
-
-def result_of(found: Judged) -> PredictResult:
-    """Return the record of a curve: a refused one has no points, and an unknown size has none."""
-    estimate, unknown = found.shown()
-    points = points_of(estimate)
-    return PredictResult(
-        source=found.source,
-        observed=found.observed,
-        points=points,
-        unknown_bytes=[blocks * BLOCK_BYTES for blocks in unknown] if points else [],
-        verdict=Verdict(
-            level=estimate.level, reasons=list(dict.fromkeys([*estimate.reasons, *found.warnings]))
-        ),
-        no_eviction=found.no_eviction,
-        scans=[
-            ScannedRelation(
-                name=one.name,
-                relation_bytes=one.blocks * BLOCK_BYTES,
-                access_share=one.access_share,
-                ring_below_bytes=one.ring_below_blocks * BLOCK_BYTES,
-            )
-            for one in found.scans
-        ],
-    )

@@ -22,10 +22,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,14 +35,16 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.host.machine import describe_machine
 from pgsweep.plain import shell_word
 from pgsweep.progress import NullListener, Progress
-from pgsweep.records.prediction import CurvePoint
-from pgsweep.records.proof import Interval, ProveResult, ProveRow
-from pgsweep.sizing.inference.accesses import DROP, EXTEND, REPEAT, STRATEGY, Trace, first_accesses
-from pgsweep.sizing.inference.traces import estimate
-from pgsweep.sizing.inference.visits import count_visits
-from pgsweep.sizing.inference.warm import WarmPools
-from pgsweep.sizing.predict import predict, trace_of
-from pgsweep.sizing.server_rules import rules_of
+from pgsweep.records.prediction import CurvePoint, PredictResult
+from pgsweep.records.proof import ProveResult, ProveRow
+from pgsweep.sizing.accuracy import Accuracy, interval_of
+from pgsweep.sizing.observed import Observation, Server
+from pgsweep.sizing.predict import predict
+from pgsweep.sizing.traces.accesses import DROP, EXTEND, REPEAT, STRATEGY, Trace, first_accesses
+from pgsweep.sizing.traces.curve import TraceCurve
+from pgsweep.sizing.traces.recorded import read_trace
+from pgsweep.sizing.traces.shared_replays import ReplayPlan
+from pgsweep.sizing.traces.warm_start import WarmPools
 from pgsweep.testbed.replay_server import ReplayCounts, ReplayServer, can_try, check_size
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent
 
@@ -54,7 +56,6 @@ _MOST_LEFT_OUT = 0.005
 
 _SECONDS_PER_ACCESS = 8e-6
 _RESTART_SECONDS = 1.5
-_EXTENSIONS_ARE_READS_BEFORE = 160000
 
 
 def prove(
@@ -85,216 +86,241 @@ def prove(
     """
     listener = progress or NullListener()
     started = time.monotonic()
-    opened = Evidence.open(evidence)
-    if opened.meta.source != "trace":
-        raise UsageError(
-            f"`{evidence}` holds no accesses to replay, it was recorded with --source {opened.meta.source}",
-            hint="pgsweep record --source trace",
-        )
+    evidence_of_trace = _open_trace(evidence)
+    observation = Observation(evidence_of_trace)
     for size in sizes_bytes or ():
         check_size(size)
     listener.stage("predicting from the trace")
-    predicted = predict(evidence, sizes_bytes=sizes_bytes, seed=seed)
-    if predicted.verdict.level == "refused":
-        raise EvidenceError(
-            f"`{evidence}` allows no prediction that could be proved",
-            cause="; ".join(predicted.verdict.reasons),
-            hint=f"pgsweep predict {shell_word(str(evidence))}",
-        )
-    whole = trace_of(opened)
-    trace = first_accesses(whole, max_accesses)
-    points = predicted.points
-    if trace is not whole:
-        points = _predict_part(opened, trace, points, seed)
+    predicted = _predict(evidence, sizes_bytes, seed)
+    whole = read_trace(observation)
+    part = _Part.of(first_accesses(whole, max_accesses), observation.server)
+    curve = TraceCurve(part.trace, observation.server, ReplayPlan(seed=seed))
+    points = predicted.points if part.trace is whole else _predict_part(curve, predicted.points)
     tried = [point for point in points if can_try(point.shared_buffers_bytes)]
-    notes = []
     if not tried:
         check_size(points[0].shared_buffers_bytes)
+    states = _draw_states(curve.pools, tried, seed)
+    with ReplayServer(_counted_pages(part, states), bindir=bindir, work_dir=work_dir) as server:
+        rows = _replay(server, part, tried, states, listener)
+        version, version_num = server.version, server.version_num
+    notes = [*_notes(whole, part), *_left_out(part, rows)]
     if len(tried) < len(points):
         largest = format_bytes(points[-1].shared_buffers_bytes)
-        notes.append(f"sizes up to {largest} were left out: this machine has no memory for them")
-    part = _Part.of(trace)
-    accesses = (trace.flags & DROP) == 0
-    if trace is not whole:
-        made = int(((whole.flags & DROP) == 0).sum())
-        notes.append(
-            f"the first {format_count(part.length)} of {format_count(made)} accesses were predicted "
-            "and replayed"
-        )
-    dropped = len(accesses) - int(accesses.sum())
-    if dropped:
-        notes.append(
-            f"{format_count(dropped)} pages dropped during the trace stay in the pool until the hand "
-            "takes them"
-        )
-    ringed = int(((part.flags & STRATEGY) > 0).sum())
-    if ringed:
-        share = format_percent(ringed / part.length, 1)
-        notes.append(f"{share} of the accesses may use rings; they are plain ones here")
-    rules = rules_of(opened.meta)
-    pools = WarmPools(trace, count_visits(trace), rules)
-    reads = opened.meta.server_version_num < _EXTENSIONS_ARE_READS_BEFORE
-    random = np.random.default_rng(seed)
-    states = [_State.draw(pools, point.shared_buffers_bytes // BLOCK_BYTES, random) for point in tried]
-    # Pages behind the trace's are those of its database that it never visits.
-    page_count = max([len(trace.page_group), *(state.first_free_page for state in states)])
-    counted_pages = np.ones(page_count, dtype=bool)
-    counted_pages[trace.pages[accesses]] = trace.counted[accesses]
-    rows = []
-    with ReplayServer(counted_pages, bindir=bindir, work_dir=work_dir) as server:
-        for number, (point, state) in enumerate(zip(tried, states, strict=True), start=1):
-            work = len(part.accesses) + len(state.accesses)
-            listener.stage(
-                f"replaying at {format_bytes(point.shared_buffers_bytes)} ({number} of {len(states)})",
-                _RESTART_SECONDS + work * _SECONDS_PER_ACCESS,
-            )
-            begun = time.monotonic()
-
-            def done(_accesses: int, begun: float = begun) -> None:
-                listener.advance(time.monotonic() - begun)
-
-            blocks = point.shared_buffers_bytes // BLOCK_BYTES
-            counts = server.replay(blocks, state.accesses, part.accesses, done)
-            simulate = partial(
-                part.simulate, blocks, counts, state, page_count, rules, extensions_are_reads=reads
-            )
-            simulated, as_predicted = simulate(), simulate(trace=trace)
-            rows.append(
-                ProveRow(
-                    shared_buffers_bytes=point.shared_buffers_bytes,
-                    measured_miss_ratio=part.ratio(counts, extensions_are_reads=reads),
-                    simulated_miss_ratio=simulated,
-                    as_predicted_miss_ratio=as_predicted,
-                    comparable=abs(as_predicted - simulated) <= _MOST_LEFT_OUT,
-                    predicted=Interval(miss_ratio=point.miss_ratio, low=point.low, high=point.high),
-                    accesses=part.count(counts, extensions_are_reads=reads),
-                )
-            )
-        version, version_num = server.version, server.version_num
-    if dropped or ringed:
-        notes.append(_left_out(rows))
-    if version_num // 10000 != opened.meta.server_version_num // 10000:
-        notes.append(f"recorded on PostgreSQL {opened.meta.server_version}, replayed on {version}")
-    compared = [row for row in rows if row.comparable]
-    errors = [abs(row.predicted.miss_ratio - row.measured_miss_ratio) for row in compared]
-    simulator_errors = [abs(row.simulated_miss_ratio - row.measured_miss_ratio) for row in rows]
-    within = [row.predicted.low <= row.measured_miss_ratio <= row.predicted.high for row in compared]
+        notes.insert(0, f"sizes up to {largest} were left out: this machine has no memory for them")
+    meta = evidence_of_trace.meta
+    if version_num // 10000 != meta.server_version_num // 10000:
+        notes.append(f"recorded on PostgreSQL {meta.server_version}, replayed on {version}")
+    accuracy = Accuracy.of([(row.measured_miss_ratio, row.predicted) for row in rows if row.comparable])
     return ProveResult(
         evidence=str(evidence),
-        observed_shared_buffers_bytes=opened.meta.shared_buffers_blocks * BLOCK_BYTES,
+        observed_shared_buffers_bytes=observation.server.pool_bytes,
         server_version=version,
         machine=describe_machine(),
         seconds=time.monotonic() - started,
         notes=notes,
         rows=rows,
-        mean_abs_error=sum(errors) / len(errors) if errors else None,
-        max_abs_error=max(errors, default=None),
-        simulator_max_abs_error=max(simulator_errors),
-        within_interval_ratio=sum(within) / len(within) if within else None,
+        mean_abs_error=accuracy.mean,
+        max_abs_error=accuracy.largest,
+        simulator_max_abs_error=max(abs(row.simulated_miss_ratio - row.measured_miss_ratio) for row in rows),
+        within_interval_ratio=accuracy.within,
         verdict=predicted.verdict,
     )
 
 
-def _left_out(rows: Sequence[ProveRow]) -> str:
-    """Return in words what rings and drops change, which the server did not make."""
-    changes = [(row.as_predicted_miss_ratio or 0.0) - row.simulated_miss_ratio for row in rows]
-    worst = int(np.argmax(np.abs(changes)))
-    change = format_percent(changes[worst], 2, sign=True)
-    return (
-        f"with rings and drops the simulator's miss ratio changes by {change} at "
-        f"{format_bytes(rows[worst].shared_buffers_bytes)}, less elsewhere: so much of a difference between "
-        "measured and predicted comes from what the proof leaves out"
-    )
-
-
-def _predict_part(
-    evidence: Evidence, trace: Trace, points: Sequence[CurvePoint], seed: int
-) -> list[CurvePoint]:
-    """Return the prediction of a part of the trace, at the sizes of the points."""
-    meta = evidence.meta
-    found = estimate(
-        trace,
-        pool_blocks=meta.shared_buffers_blocks,
-        sizes_blocks=[point.shared_buffers_bytes // BLOCK_BYTES for point in points],
-        make_rules=partial(rules_of, meta),
-        extensions_are_reads=meta.server_version_num < _EXTENSIONS_ARE_READS_BEFORE,
-        seed=seed,
-    )
-    return [
-        CurvePoint(
-            shared_buffers_bytes=point.shared_buffers_bytes,
-            miss_ratio=float(ratio),
-            low=float(low),
-            high=float(high),
+def _open_trace(path: Path) -> Evidence:
+    """Open the evidence, and refuse what holds no accesses."""
+    opened = Evidence.open(path)
+    if opened.meta.source != "trace":
+        raise UsageError(
+            f"`{path}` holds no accesses to replay, it was recorded with --source {opened.meta.source}",
+            hint="pgsweep record --source trace",
         )
-        for point, ratio, low, high in zip(points, found.miss_ratio, found.low, found.high, strict=True)
+    return opened
+
+
+def _predict(evidence: Path, sizes_bytes: Sequence[int] | None, seed: int) -> PredictResult:
+    """Predict from the whole trace, and refuse what cannot be proved."""
+    predicted = predict(evidence, sizes_bytes=sizes_bytes, seed=seed)
+    if predicted.verdict.level == "refused":
+        raise EvidenceError(
+            f"`{evidence}` allows no prediction that could be proved",
+            cause="; ".join(predicted.verdict.sentences),
+            hint=f"pgsweep predict {shell_word(str(evidence))}",
+        )
+    return predicted
+
+
+def _predict_part(curve: TraceCurve, points: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """Return the prediction of a part of the trace, at the sizes of the points."""
+    found = curve.at([point.shared_buffers_bytes // BLOCK_BYTES for point in points])
+    ratios = (found.miss_ratio.tolist(), found.low.tolist(), found.high.tolist())
+    return [
+        msgspec.structs.replace(point, miss_ratio=ratio, low=low, high=high)
+        for point, ratio, low, high in zip(points, *ratios, strict=True)
     ]
 
 
-@dataclass(frozen=True)
+def _notes(whole: Trace, part: _Part) -> list[str]:
+    """Return what of the trace is not replayed, or in another way."""
+    notes = []
+    if part.trace is not whole:
+        made = int(((whole.flags & DROP) == 0).sum())
+        notes.append(
+            f"the first {format_count(part.length)} of {format_count(made)} accesses were predicted "
+            "and replayed"
+        )
+    if part.dropped:
+        notes.append(
+            f"{format_count(part.dropped)} pages dropped during the trace stay in the pool until the hand "
+            "takes them"
+        )
+    if part.ringed:
+        share = format_percent(part.ringed / part.length, 1)
+        notes.append(f"{share} of the accesses may use rings; they are plain ones here")
+    return notes
+
+
+def _left_out(part: _Part, rows: Sequence[ProveRow]) -> list[str]:
+    """Return in words what rings and drops change, which the server did not make."""
+    if not part.dropped and not part.ringed:
+        return []
+    changes = [(row.as_predicted_miss_ratio or 0.0) - row.simulated_miss_ratio for row in rows]
+    worst = int(np.argmax(np.abs(changes)))
+    change = format_percent(changes[worst], 2, sign=True)
+    return [
+        f"with rings and drops the simulator's miss ratio changes by {change} at "
+        f"{format_bytes(rows[worst].shared_buffers_bytes)}, less elsewhere: so much of a difference between "
+        "measured and predicted comes from what the proof leaves out"
+    ]
+
+
+def _draw_states(pools: WarmPools, tried: Sequence[CurvePoint], seed: int) -> list[_State]:
+    random = np.random.default_rng(seed)
+    return [_State.draw(pools, point.shared_buffers_bytes // BLOCK_BYTES, random) for point in tried]
+
+
+def _counted_pages(part: _Part, states: Sequence[_State]) -> NDArray[np.bool_]:
+    """Return for every page whether accesses to it count.
+
+    Pages behind the trace's are those of its database that it never visits.
+    """
+    trace, accesses = part.trace, (part.trace.flags & DROP) == 0
+    pages = max([len(trace.page_group), *(state.first_free_page for state in states)])
+    counted = np.ones(pages, dtype=bool)
+    counted[trace.pages[accesses]] = trace.counted[accesses]
+    return counted
+
+
+def _replay(
+    server: ReplayServer,
+    part: _Part,
+    tried: Sequence[CurvePoint],
+    states: Sequence[_State],
+    listener: Progress,
+) -> list[ProveRow]:
+    """Replay at each size, on the server and in the simulator."""
+    rows = []
+    for number, (point, state) in enumerate(zip(tried, states, strict=True), start=1):
+        work = len(part.accesses) + len(state.accesses)
+        listener.stage(
+            f"replaying at {format_bytes(point.shared_buffers_bytes)} ({number} of {len(states)})",
+            _RESTART_SECONDS + work * _SECONDS_PER_ACCESS,
+        )
+        begun = time.monotonic()
+
+        def done(_accesses: int, begun: float = begun) -> None:
+            listener.advance(time.monotonic() - begun)
+
+        blocks = point.shared_buffers_bytes // BLOCK_BYTES
+        counts = server.replay(blocks, state.accesses, part.accesses, done)
+        simulated = part.simulate(blocks, counts, state, server.page_count)
+        as_predicted = part.simulate(blocks, counts, state, server.page_count, left_out=True)
+        rows.append(
+            ProveRow(
+                shared_buffers_bytes=point.shared_buffers_bytes,
+                measured_miss_ratio=part.ratio(counts),
+                simulated_miss_ratio=simulated,
+                as_predicted_miss_ratio=as_predicted,
+                comparable=abs(as_predicted - simulated) <= _MOST_LEFT_OUT,
+                predicted=interval_of(point),
+                accesses=part.count(counts),
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Part:
     """The part of the trace that is replayed.
 
     Attributes:
-        length: the number of its accesses; drops do not count.
-        pages, flags: of these.
+        trace: with its drops; `server` that it was recorded on.
+        pages, flags: of the accesses; drops are none.
         accesses: what is accessed, repeats left out.
         repeats: accesses of the database that are hits without effect.
-        extensions: accesses of the database that make a page.
+        uncounted: accesses of the database that make a page, where the observed server counts none of these.
     """
 
-    length: int
+    trace: Trace
+    server: Server
     pages: NDArray[np.uint32]
     flags: NDArray[np.uint8]
     accesses: NDArray[np.int64]
     repeats: int
-    extensions: int
+    uncounted: int
 
     @classmethod
-    def of(cls, trace: Trace) -> _Part:
+    def of(cls, trace: Trace, server: Server) -> Self:
         rows = np.flatnonzero((trace.flags & DROP) == 0)
         pages, flags, counted = trace.pages[rows], trace.flags[rows], trace.counted[rows]
         made = (flags & REPEAT) == 0
         return cls(
-            length=len(rows),
+            trace=trace,
+            server=server,
             pages=pages,
             flags=flags,
             accesses=pages[made].astype(np.int64),
             repeats=int((~made & counted).sum()),
-            extensions=int(((flags & EXTEND > 0) & counted).sum()),
+            uncounted=0 if server.extensions_are_reads else int(((flags & EXTEND > 0) & counted).sum()),
         )
 
-    def count(self, counts: ReplayCounts, *, extensions_are_reads: bool) -> int:
-        """Return how many accesses the observed server would count: a new page is none from version 16 on."""
-        return counts.accesses + self.repeats - (0 if extensions_are_reads else self.extensions)
+    @property
+    def length(self) -> int:
+        """The number of accesses."""
+        return len(self.pages)
 
-    def ratio(self, counts: ReplayCounts, *, extensions_are_reads: bool) -> float:
+    @property
+    def dropped(self) -> int:
+        """How many pages are dropped."""
+        return len(self.trace.pages) - self.length
+
+    @property
+    def ringed(self) -> int:
+        """How many accesses may use rings."""
+        return int(((self.flags & STRATEGY) > 0).sum())
+
+    def count(self, counts: ReplayCounts) -> int:
+        """Return how many accesses the observed server would count: a new page is none from version 16 on."""
+        return counts.accesses + self.repeats - self.uncounted
+
+    def ratio(self, counts: ReplayCounts) -> float:
         """Return the miss ratio as the observed server counts; here a new page is always a miss."""
-        misses = counts.misses - (0 if extensions_are_reads else self.extensions)
-        return misses / max(self.count(counts, extensions_are_reads=extensions_are_reads), 1)
+        return (counts.misses - self.uncounted) / max(self.count(counts), 1)
 
     def simulate(
-        self,
-        blocks: int,
-        server: ReplayCounts,
-        state: _State,
-        page_count: int,
-        rules: _native.Rules,
-        *,
-        extensions_are_reads: bool,
-        trace: Trace | None = None,
+        self, blocks: int, server: ReplayCounts, state: _State, page_count: int, *, left_out: bool = False
     ) -> float:
         """Return the simulator's miss ratio of the very same accesses from the very same pool.
 
         Args:
-            trace: also its rings and drops, which the server does not make.
+            left_out: also the trace's rings and drops, which the server does not make.
         """
         own = np.arange(page_count, page_count + len(server.own_buffers), dtype=np.uint32)
         begin = _native.PoolContents(own, server.own_usage_counts, buffers=server.own_buffers)
-        warm = state.accesses
+        warm, trace = state.accesses, self.trace
         pages, flags = self.pages, (self.flags & ~np.uint8(STRATEGY)).astype(np.uint8)
         owners: dict[str, Any] = {}
-        if trace is not None:
+        if left_out:
             pages, flags = trace.pages, trace.flags
             if len(trace.owner_access):
                 owners = {
@@ -305,14 +331,14 @@ class _Part:
         counts = _native.replay(
             np.concatenate([warm, pages]),
             [blocks],
-            rules,
+            self.server.rules,
             flags=np.concatenate([np.zeros(len(warm), dtype=np.uint8), flags]),
             windows=np.array([0, len(pages)], dtype=np.uint64) + np.uint64(len(warm)),
             warm=[begin],
             **owners,
         )
         misses, accesses = int(counts["misses"].sum()), int(counts["accesses"].sum())
-        extensions = int(counts["extensions"].sum()) if extensions_are_reads else 0
+        extensions = int(counts["extensions"].sum()) if self.server.extensions_are_reads else 0
         return (misses + extensions) / max(accesses + extensions, 1)
 
 

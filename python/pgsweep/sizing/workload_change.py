@@ -13,10 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from pgsweep.evidence.names import relation_names
-from pgsweep.evidence.store import Evidence
 from pgsweep.records.verification import WorkloadChange
-from pgsweep.sizing.inference.totals import Totals, gained, read_totals, series_of, statistics_factor
+from pgsweep.sizing.observed import Observation, gained
+from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from pgsweep.units import format_percent
 
 _LEAST: Final = 0.1
@@ -51,25 +50,24 @@ class Load:
     data_bytes: int
 
 
-def load_of(evidence: Evidence) -> Load:
+def load_of(observation: Observation) -> Load:
     """Return the load that a recording shows."""
-    meta = evidence.meta
-    counters = evidence.table("counters")
+    server, counters = observation.server, observation.counters
     # What the recorder reads of the host and of the pool's memory comes at times of its own. With these the
     # server's counters would seem to begin later, and at 0.
-    ours = ~np.isin(counters["scope"], _OTHER_TIMES)
-    counters = {name: column[ours] for name, column in counters.items()}
-    relations = evidence.table("relations")
-    totals = read_totals(counters, relations, meta.database)
-    names = relation_names(relations)
+    ours = ~np.isin(counters.table["scope"], _OTHER_TIMES)
+    relations, names = observation.relations, observation.relation_names
+    totals = read_totals(
+        {name: column[ours] for name, column in counters.table.items()}, relations, server.database
+    )
     shares = _shares(names, totals.relation_accesses)
     halves = [_shares(names, half) for half in (totals.first_half_accesses, totals.second_half_accesses)]
     gains = {
-        name: gained(series_of(counters, "database", meta.database, name)) for name in (*_ROWS, "xact_commit")
+        name: gained(counters.series("database", server.database, name)) for name in (*_ROWS, "xact_commit")
     }
-    factor = statistics_factor(meta, counters)
+    factor = counters.statistics_factor
     transactions = max(gains["xact_commit"], 1.0)
-    ours_too = relations["db"] == meta.database_oid
+    ours_too = relations["db"] == server.database_oid
     blocks = int(relations["blocks_end"][ours_too].clip(0).sum())
     return Load(
         totals=totals,
@@ -79,7 +77,7 @@ def load_of(evidence: Evidence) -> Load:
         accesses_per_second=(totals.hits + totals.misses) / max(totals.seconds, 1e-9) * factor,
         accesses_per_transaction=(totals.hits + totals.misses) / transactions,
         rows_per_transaction=sum(gains[name] for name in _ROWS) / transactions,
-        data_bytes=blocks * meta.block_size_bytes,
+        data_bytes=blocks * server.block_size_bytes,
     )
 
 

@@ -106,6 +106,11 @@ class ReplayServer:
         """Return the server's version."""
         return self._cluster.version_num
 
+    @property
+    def page_count(self) -> int:
+        """Return how many pages there are to be accessed."""
+        return len(self._counted_pages)
+
     def replay(
         self,
         blocks: int,

@@ -256,7 +256,7 @@ def advice_page(result: AdviceResult) -> Page:
 def _picture_section(result: AdviceResult) -> Section | None:
     """Return what serves the page accesses at each size, and the throughput, as pictures."""
     observed = result.observed
-    per_second = max(observed.accesses / max(observed.seconds, 1e-9), 1e-9)
+    per_second = max(observed.accesses_per_second, 1e-9)
     known = result.disk_reads_from == "simulated"
     served = [
         Served(
@@ -298,7 +298,7 @@ def _picture_section(result: AdviceResult) -> Section | None:
 def _observed_section(result: AdviceResult) -> Section:
     """Return what the evidence is, and what was counted in it."""
     observed = result.observed
-    per_second = observed.accesses / max(observed.seconds, 1e-9)
+    per_second = observed.accesses_per_second
     facts = [
         Fact(seconds(observed.seconds), "observed", Measured),
         Fact(count(observed.accesses), "page accesses observed", Measured),

@@ -277,7 +277,7 @@ def picture_section(result: PredictResult, memory: MemoryPrediction) -> Section 
     """Return what serves the page accesses at each size, and the throughput, as pictures."""
     observed, today = result.observed, result.observed.shared_buffers_bytes
     curve = {point.shared_buffers_bytes: point for point in result.points}
-    per_second = observed.accesses / max(observed.seconds, 1e-9)
+    per_second = observed.accesses_per_second
     points = [point for point in memory.points if point.shared_buffers_bytes in curve]
     served = [_served(curve[point.shared_buffers_bytes], point, per_second) for point in points]
     loop = [Loop(p.shared_buffers_bytes, p.ratio, p.low, p.high) for p in _throughput(memory).values()]

@@ -115,7 +115,7 @@ def verdict_remarks(workload: DemoWorkload) -> list[str]:
         if verdict is not None:
             if verdict.level != "reliable":
                 remarks.append(f"prediction from {kind}: {verdict.level}")
-            remarks += [f"prediction from {kind}: {reason}" for reason in verdict.reasons]
+            remarks += [f"prediction from {kind}: {reason}" for reason in verdict.sentences]
     return remarks
 
 

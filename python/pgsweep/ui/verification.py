@@ -11,9 +11,8 @@ from pgsweep.ui.section import Cell, Group, Measured, Page, Predicted, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import View, rows_of
-from pgsweep.units import format_percent
+from pgsweep.units import Z90, format_percent
 
-_Z90: Final = 1.645
 _LEAST_MARGIN: Final = 0.01
 """Errors smaller than this share of the measured value are not shown."""
 
@@ -93,7 +92,7 @@ def _ends(value: VerifiedValue, low: float, high: float) -> str:
 
 def _measured(value: VerifiedValue) -> str:
     """Return what was measured, with the bounds of 90% where its error may decide the verdict."""
-    shown, margin = _shown(value, value.measured), _Z90 * value.measured_error
+    shown, margin = _shown(value, value.measured), Z90 * value.measured_error
     if value.measured <= 0 or margin < _LEAST_MARGIN * value.measured:
         return shown
     return f"{shown} ({_ends(value, max(0.0, value.measured - margin), value.measured + margin)})"

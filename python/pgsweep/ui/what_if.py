@@ -93,7 +93,7 @@ def what_if_section(result: PredictResult) -> Section:
     places = [index for index, (size, _) in enumerate(cells) if size == today]
     notes = [_sentence(one) for one in result.what_if]
     if changed is not None:
-        notes += [what_if_verdict_title(changed), *changed.verdict.reasons, *_reasons(result, changed)]
+        notes += [what_if_verdict_title(changed), *changed.verdict.sentences, *_reasons(result, changed)]
     facts = []
     if changed is not None:
         facts.append(Fact(f"{count(changed.accesses_per_second)}/s", "page accesses, assumed", Predicted))

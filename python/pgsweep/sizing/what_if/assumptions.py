@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pgsweep.plain import shown
+from pgsweep.records import trace_reasons as reasons
 from pgsweep.records.prediction import WhatIf
-from pgsweep.sizing.inference.observations import Table
-from pgsweep.sizing.memory_shares import SESSION_BYTES
+from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.page_cache.memory_shares import SESSION_BYTES
+from pgsweep.sizing.snapshots.observations import Table, main_fork_blocks
+from pgsweep.sizing.verdict import Doubt, judged
 from pgsweep.sizing.what_if.grammar import (
     Asked,
     Connections,
@@ -19,7 +24,7 @@ from pgsweep.sizing.what_if.grammar import (
     SharedBuffers,
     Without,
 )
-from pgsweep.sizing.what_if.relations import Named, find, sizes_of
+from pgsweep.sizing.what_if.relations import Named, find
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_plain
 
 
@@ -30,7 +35,7 @@ def assumption_of(asked: Asked, relations: Table, database_oid: int) -> WhatIf:
         UsageError: it names a relation that is not in the evidence.
     """
     if isinstance(asked, OfRelation):
-        text = _of_relation(asked, find(asked, relations, database_oid), relations)
+        text = _relation_assumption(asked, find(asked, relations, database_oid), relations)
     elif isinstance(asked, Connections):
         text = (
             f"{format_plain(asked.factor)} times the sessions do what those of today do, to the same pages, "
@@ -56,8 +61,8 @@ def assumption_of(asked: Asked, relations: Table, database_oid: int) -> WhatIf:
     return WhatIf(text=asked.text, assumption=text)
 
 
-def _of_relation(asked: OfRelation, relation: Named, relations: Table) -> str:
-    blocks = sizes_of(relations)
+def _relation_assumption(asked: OfRelation, relation: Named, relations: Table) -> str:
+    blocks = main_fork_blocks(relations)
     all_of_it = format_bytes(sum(int(blocks[row]) for row in relation.rows) * BLOCK_BYTES)
     own = format_bytes(relation.blocks * BLOCK_BYTES)
     more = len(relation.rows) - 1
@@ -93,3 +98,16 @@ def _of_relation(asked: OfRelation, relation: Named, relations: Table) -> str:
         )
     assert isinstance(asked, Without)
     return f"nobody accesses {with_it} ({all_of_it}); the rest of the load stays as it is, and as fast"
+
+
+def rough_at_best(changed: Estimate, now: Estimate) -> Estimate:
+    """Return the curve with its verdict: at best rough, and no better than the one without changes."""
+    doubts = [Doubt("rough", reasons.load_not_observed())]
+    doubts += [Doubt(changed.level, reason) for reason in changed.reasons]
+    if now.level != "reliable":
+        doubts += [Doubt(now.level, reason) for reason in now.reasons]
+    if changed.too_small_blocks:
+        sizes = [size * BLOCK_BYTES for size in changed.too_small_blocks]
+        doubts.append(Doubt("rough", reasons.kept_leaves_little(sizes)))
+    level, said = judged(doubts)
+    return replace(changed, level=level, reasons=said)

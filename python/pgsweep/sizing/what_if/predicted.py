@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,45 +17,39 @@ import numpy as np
 
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
-from pgsweep.records.prediction import ChangedPrediction, PredictResult, Verdict, WhatIf
-from pgsweep.sizing.inference.estimate import KEPT_ROOM, Doubt, Estimate, judged, without_unknown
-from pgsweep.sizing.predict import (
-    Judged,
-    no_memory,
-    points_of,
-    server_misses,
-    trace_of,
-)
-from pgsweep.sizing.server_rules import rules_of
-from pgsweep.sizing.what_if.assumptions import assumption_of
+from pgsweep.records import trace_reasons as reasons
+from pgsweep.records.prediction import ChangedPrediction, PredictResult, WhatIf
+from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.forecast import Change, forecast, no_memory
+from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.verdict import KEPT_ROOM
+from pgsweep.sizing.what_if.assumptions import assumption_of, rough_at_best
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
 from pgsweep.sizing.what_if.relations import check_relations
-from pgsweep.sizing.what_if.traces import ChangedTrace
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.sizing.what_if.rewritten_trace import RewrittenTrace
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes
 
 if TYPE_CHECKING:
-    from pgsweep.evidence.exported import TraceTables
-    from pgsweep.evidence.joined import JoinedEvidence
-    from pgsweep.evidence.store import Evidence
-    from pgsweep.sizing.inference.accesses import Trace
+    from pgsweep.sizing.model import Prediction
+    from pgsweep.sizing.traces.accesses import Trace
 
 _DRAWS: Final = 2
-_Z90: Final = 1.645
 _LEAST_BLOCKS: Final = 16
-_ASSUMED: Final = (
-    "the changed load was never observed: the intervals take the assumptions as exact and do not cover their "
-    "error"
-)
 
 
 def with_what_if(
-    found: Judged, result: PredictResult, asked: Sequence[Asked], *, memory_bytes: int | None, seed: int
+    prediction: Prediction,
+    result: PredictResult,
+    asked: Sequence[Asked],
+    *,
+    memory_bytes: int | None,
+    seed: int,
 ) -> PredictResult:
-    """Return the prediction with the curve that has all the changes.
+    """Return the prediction with the curve that has all the changes, and with what follows from it.
 
     Args:
-        found: the curve without them.
-        result: its record.
+        prediction: the curve without them.
+        result: all that follows from it.
         asked: the changes.
         memory_bytes: as for `predict`.
         seed: of all draws.
@@ -64,166 +57,85 @@ def with_what_if(
     Raises:
         UsageError: the evidence cannot answer one of them.
     """
-    memory = _of_memory(found, asked, memory_bytes)
+    observation = prediction.observation
+    if observation is None:
+        _refuse_memory(asked)
     if all(isinstance(one, SharedBuffers) for one in asked):
         # Only sizes are named, and these are in the curve.
         what = [WhatIf(text=one.text, assumption=assumption_of(one, {}, 0).assumption) for one in asked]
         return msgspec.structs.replace(result, what_if=what)
-    if found.relations is None:
+    if observation is None:
         raise UsageError(
             "a trace recorded by others does not name relations, sessions or memory, so --what-if is not "
             "possible",
             hint="record with pgsweep record, or ask for another size only: --sizes",
         )
-    check_relations(asked, found.relations, found.database_oid)
-    what = [assumption_of(one, found.relations, found.database_oid) for one in asked]
-    if found.snapshots is not None:
-        changed = _of_snapshots(found, found.snapshots, result, asked, memory, seed)
-    else:
-        assert found.recorded is not None
-        changed = _of_trace(found, found.recorded, result, asked, memory, seed)
-    return msgspec.structs.replace(result, what_if=what, changed=changed)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Memory:
-    """What is asked of the memory.
-
-    Attributes:
-        today_bytes: what pool and page cache share today, where that was named (--ram).
-        then_bytes: what they share with the what-ifs; None as the evidence says.
-        huge_pages: None as they are.
-    """
-
-    today_bytes: int | None
-    then_bytes: int | None
-    huge_pages: bool | None
-
-
-def _of_memory(found: Judged, asked: Sequence[Asked], memory_bytes: int | None) -> _Memory:
-    huge_pages, then_bytes = None, memory_bytes
-    for one in asked:
-        if not isinstance(one, OfMemory) or isinstance(one, SharedBuffers):
-            continue
-        if found.recorded is None and found.snapshots is None:
-            raise no_memory(f"`{shown(one.text)}`")
-        if isinstance(one, Ram):
-            then_bytes = one.memory_bytes
-        elif isinstance(one, HugePages):
-            huge_pages = one.on
-    return _Memory(today_bytes=memory_bytes, then_bytes=then_bytes, huge_pages=huge_pages)
-
-
-def _of_snapshots(
-    found: Judged,
-    evidence: Evidence | JoinedEvidence,
-    result: PredictResult,
-    asked: Sequence[Asked],
-    memory: _Memory,
-    seed: int,
-) -> ChangedPrediction:
-    """Return the curve with the changes, from rates; also what comes from disk."""
-    from pgsweep.sizing.disk_reads import Change
-    from pgsweep.sizing.snapshot_disk_reads import Changed, predict_memory_of_snapshots
-
-    of_load = any(one.of_load for one in asked)
-    now, changed = found.estimate, found.estimate.changed
-    per_second = found.observed.accesses / max(found.observed.seconds, 1e-9)
-    if not of_load:
-        changed = replace(now, accesses_per_second=per_second)
-    elif now.level == "refused" or changed is None:
-        why = "the curve without the what-ifs is refused"
-        if now.level != "refused":
-            why = "nothing was evicted while it was observed: what would be under another load is not known"
-        changed = replace(now, accesses_per_second=per_second, level="refused", reasons=[why, *now.reasons])
-    else:
-        changed = _rough(changed, now)
-    record = _record(changed, found.warnings, from_snapshots=True)
-    behind = predict_memory_of_snapshots(
-        evidence,
-        _with_points(result, record),
-        changed.fitted,
-        rules_of(evidence.meta),
-        memory_bytes=memory.then_bytes,
-        seed=seed,
-        changed=Changed(
-            change=Change(
-                recorded=result.memory,
-                before=result,
-                of_load=of_load,
-                same_transactions=all(isinstance(one, Connections | OfMemory) for one in asked),
-                huge_pages=memory.huge_pages,
-                sessions_factor=_sessions_factor(asked),
-            ),
-            fitted=now.fitted,
-            memory_bytes=memory.today_bytes,
-        ),
-    )
-    return msgspec.structs.replace(record, memory=behind.memory, verdict=behind.verdict)
-
-
-def _with_points(result: PredictResult, record: ChangedPrediction) -> PredictResult:
-    """Return the prediction with the curve and the pace of what is changed, and without disk reads."""
-    accesses = round(record.accesses_per_second * result.observed.seconds)
-    observed = msgspec.structs.replace(result.observed, accesses=accesses)
-    return msgspec.structs.replace(
-        result, observed=observed, points=record.points, verdict=record.verdict, memory=None
-    )
-
-
-def _sessions_factor(asked: Sequence[Asked]) -> float:
-    return next((one.factor for one in asked if isinstance(one, Connections)), 1.0)
-
-
-def _of_trace(
-    found: Judged,
-    recorded: TraceTables,
-    result: PredictResult,
-    asked: Sequence[Asked],
-    memory: _Memory,
-    seed: int,
-) -> ChangedPrediction:
-    """Return the curve with the changes, from a trace that is rewritten; also what comes from disk."""
-    from pgsweep.sizing.disk_reads import Change, predict_memory
-
-    of_load = any(one.of_load for one in asked)
-    if not of_load:
-        changed, tables, trace = found.estimate, recorded, found.trace
-        kept, per_second = 0, result.observed.accesses / max(result.observed.seconds, 1e-9)
-        record = _record(replace(changed, accesses_per_second=per_second), found.warnings)
-    elif found.estimate.level == "refused":
-        why = "the curve without the what-ifs is refused"
-        per_second = result.observed.accesses / max(result.observed.seconds, 1e-9)
-        refused = replace(
-            found.estimate, accesses_per_second=per_second, reasons=[why, *found.estimate.reasons]
-        )
-        return _record(refused, found.warnings)
-    else:
-        first = _drawn(found, recorded, asked, seed, 0)
-        draws = [first, *(_drawn(found, recorded, asked, seed, n) for n in range(1, _DRAWS))]
-        changed = _rough(_joined([draw.estimate for draw in draws], found.estimate), found.estimate)
-        tables, trace, kept = first.tables, first.trace, first.tables.kept_blocks
-        record = _record(changed, found.warnings)
-    if trace is None or not record.points:
-        return record
-    behind = predict_memory(
-        tables,
-        _with_points(result, record),
-        trace,
-        rules_of(recorded.meta),
-        memory_bytes=memory.then_bytes,
+    relations, database_oid = observation.relations, observation.server.database_oid
+    check_relations(asked, relations, database_oid)
+    what = [assumption_of(one, relations, database_oid) for one in asked]
+    changed, kept_blocks = _changed(prediction, observation, asked, seed)
+    found = forecast(
+        changed,
+        memory_bytes=next((one.memory_bytes for one in asked if isinstance(one, Ram)), memory_bytes),
         seed=seed,
         change=Change(
-            recorded=result.memory,
             before=result,
-            of_load=of_load,
+            of_load=any(one.of_load for one in asked),
             same_transactions=all(isinstance(one, Connections | OfMemory) for one in asked),
-            huge_pages=memory.huge_pages,
-            sessions_factor=_sessions_factor(asked),
-            kept_blocks=kept,
+            huge_pages=next((one.on for one in asked if isinstance(one, HugePages)), None),
+            sessions_factor=next((one.factor for one in asked if isinstance(one, Connections)), 1.0),
+            kept_blocks=kept_blocks,
+            memory_bytes=memory_bytes,
+            fitted=prediction.estimate.fitted,
         ),
     )
-    return msgspec.structs.replace(record, memory=behind.memory, verdict=behind.verdict)
+    record = ChangedPrediction(
+        accesses_per_second=float(changed.estimate.accesses_per_second),
+        points=found.points,
+        unknown_bytes=found.unknown_bytes,
+        verdict=found.verdict,
+        memory=found.memory,
+    )
+    return msgspec.structs.replace(result, what_if=what, changed=record)
+
+
+def _refuse_memory(asked: Sequence[Asked]) -> None:
+    for one in asked:
+        if isinstance(one, OfMemory) and not isinstance(one, SharedBuffers):
+            raise no_memory(f"`{shown(one.text)}`")
+
+
+def _changed(
+    prediction: Prediction, observation: Observation, asked: Sequence[Asked], seed: int
+) -> tuple[Prediction, int]:
+    """Return the curve with the changes, and how many blocks of the pool hold what is kept in it."""
+    now = prediction.estimate
+    trace, kept_blocks = prediction.trace, 0
+    estimate = replace(
+        now,
+        accesses_per_second=prediction.observed.accesses_per_second,
+    )
+    if any(one.of_load for one in asked):
+        if now.level == "refused":
+            why = reasons.refused_without_change()
+            estimate = replace(estimate, reasons=[why, *now.reasons])
+        elif trace is not None:
+            draws = [_drawn(prediction, observation, asked, seed, number) for number in range(_DRAWS)]
+            estimate = rough_at_best(_joined([draw.estimate for draw in draws], now), now)
+            observation, trace = Observation(draws[0].tables), draws[0].trace
+            kept_blocks = draws[0].tables.kept_blocks
+        else:
+            assert prediction.model is not None
+            estimate = prediction.model.changed(asked).at(now.sizes_blocks).estimate
+    accesses = round(float(estimate.accesses_per_second) * prediction.observed.seconds)
+    changed = replace(
+        prediction,
+        observation=observation,
+        estimate=estimate,
+        observed=msgspec.structs.replace(prediction.observed, accesses=accesses),
+        trace=trace,
+    )
+    return changed, kept_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,33 +146,35 @@ class _Draw:
         tables: of the evidence.
         trace: its accesses, but for those that always hit.
         estimate: the curve.
-        per_second: accesses of the database.
     """
 
-    tables: ChangedTrace
+    tables: RewrittenTrace
     trace: Trace
     estimate: Estimate
-    per_second: float
 
 
-def _drawn(found: Judged, recorded: TraceTables, asked: Sequence[Asked], seed: int, number: int) -> _Draw:
-    from pgsweep.sizing.inference.traces import estimate
+def _drawn(
+    prediction: Prediction, observation: Observation, asked: Sequence[Asked], seed: int, number: int
+) -> _Draw:
+    from pgsweep.sizing.traces.curve import TraceCurve
+    from pgsweep.sizing.traces.recorded import read_trace
+    from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
-    tables = ChangedTrace(recorded, asked, np.random.default_rng([seed, number]))
-    extensions_are_reads = recorded.meta.server_version_num < 160000
-    trace = trace_of(tables)
+    tables = RewrittenTrace(observation.evidence, asked, np.random.default_rng([seed, number]))
+    changed = Observation(tables)
+    trace = read_trace(changed)
     kept = tables.kept_blocks
     # A scan goes through a ring where its table is more than a quarter of all buffers, with those of what
     # is kept.
-    trace = replace(trace, owner_blocks=np.maximum(trace.owner_blocks.astype(np.int64) - kept // 4, 1))
-    trace = replace(trace, owner_blocks=trace.owner_blocks.astype(np.uint32))
+    owner_blocks = np.maximum(trace.owner_blocks.astype(np.int64) - kept // 4, 1)
+    trace = replace(trace, owner_blocks=owner_blocks.astype(np.uint32))
     if not trace.counted.any():
         raise UsageError(
             "nothing is left of the load with these what-ifs",
             cause="all accesses of the trace are to relations that are left out or kept",
             hint="leave one of them out",
         )
-    sizes = found.estimate.sizes_blocks
+    sizes = prediction.estimate.sizes_blocks
     large = tuple(size for size in sizes if size >= kept * KEPT_ROOM and size - kept >= _LEAST_BLOCKS)
     if not large:
         raise UsageError(
@@ -268,17 +182,9 @@ def _drawn(found: Judged, recorded: TraceTables, asked: Sequence[Asked], seed: i
             cause=f"{format_bytes(kept * BLOCK_BYTES)} are kept",
             hint=f"ask for sizes from {format_bytes(kept * KEPT_ROOM * BLOCK_BYTES)} on with --sizes",
         )
-    alone = estimate(
-        trace,
-        pool_blocks=recorded.meta.shared_buffers_blocks,
-        sizes_blocks=[size - kept for size in large],
-        make_rules=partial(rules_of, recorded.meta),
-        extensions_are_reads=extensions_are_reads,
-        lost_events=recorded.meta.lost_events,
-        seed=seed,
-        as_recorded=False,
-    )
-    _, others = server_misses(trace, extensions_are_reads=extensions_are_reads)
+    replayed = TraceCurve(trace, changed.server, ReplayPlan(seed=seed), as_recorded=False)
+    alone = replayed.at([size - kept for size in large])
+    others = int(replayed.replay.stretch.total)
     accesses = others + tables.kept_accesses
     share, added = others / accesses, tables.kept_misses / accesses
     curve = replace(
@@ -290,7 +196,7 @@ def _drawn(found: Judged, recorded: TraceTables, asked: Sequence[Asked], seed: i
         too_small_blocks=tuple(size for size in sizes if size not in large),
         accesses_per_second=accesses / max(trace.duration_seconds, 1e-9),
     )
-    return _Draw(tables=tables, trace=trace, estimate=curve, per_second=curve.accesses_per_second)
+    return _Draw(tables=tables, trace=trace, estimate=curve)
 
 
 def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
@@ -298,7 +204,7 @@ def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
     points = np.array([one.miss_ratio for one in draws])
     point = points.mean(axis=0)
     spread = points.std(axis=0, ddof=1) if len(draws) > 1 else np.zeros(len(point))
-    beside = np.hypot(_Z90 * spread * np.sqrt(1 + 1 / len(draws)), now.off_today)
+    beside = np.hypot(Z90 * spread * np.sqrt(1 + 1 / len(draws)), now.off_today)
     below = np.max([one.miss_ratio - one.low for one in draws], axis=0)
     above = np.max([one.high - one.miss_ratio for one in draws], axis=0)
     return replace(
@@ -306,43 +212,4 @@ def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
         miss_ratio=point,
         low=np.clip(point - np.hypot(below, beside), 0, 1),
         high=np.clip(point + np.hypot(above, beside), 0, 1),
-    )
-
-
-def _rough(changed: Estimate, now: Estimate) -> Estimate:
-    """Return the curve with its verdict: at best rough, and no better than the one without changes."""
-    doubts = [Doubt("rough", _ASSUMED)]
-    doubts += [Doubt(changed.level, text) for text in changed.reasons]
-    if now.level != "reliable":
-        doubts += [Doubt(now.level, text) for text in now.reasons]
-    if changed.too_small_blocks:
-        sizes = ", ".join(format_bytes(size * BLOCK_BYTES) for size in changed.too_small_blocks[:3])
-        doubts.append(Doubt("rough", f"at {sizes} little more would fit than what is kept: not predicted"))
-    level, reasons = judged(doubts)
-    return replace(changed, level=level, reasons=reasons)
-
-
-def _record(changed: Estimate, warnings: Sequence[str], *, from_snapshots: bool = False) -> ChangedPrediction:
-    small = changed.too_small_blocks
-    known = changed
-    if from_snapshots and small:
-        chosen = ~np.isin(changed.sizes_blocks, small)
-        known = replace(
-            changed,
-            sizes_blocks=tuple(size for size in changed.sizes_blocks if size not in small),
-            miss_ratio=changed.miss_ratio[chosen],
-            low=changed.low[chosen],
-            high=changed.high[chosen],
-            level=changed.level if chosen.any() else "refused",
-        )
-    unknown: list[int] = []
-    if from_snapshots:
-        known, unknown = without_unknown(known)
-    return ChangedPrediction(
-        accesses_per_second=float(changed.accesses_per_second),
-        points=points_of(known),
-        unknown_bytes=sorted(size * BLOCK_BYTES for size in {*small, *unknown})
-        if known.level != "refused"
-        else [],
-        verdict=Verdict(level=known.level, reasons=list(dict.fromkeys([*known.reasons, *warnings]))),
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
-from pgsweep.sizing.inference.observations import Table
+from pgsweep.sizing.snapshots.observations import Table, main_fork_blocks
 from pgsweep.sizing.what_if.grammar import Asked, Insert, OfRelation, Scan, Without
 
 _SCANNED_KINDS = frozenset("rmt")
@@ -40,11 +40,6 @@ class Named:
     is_table: bool
     blocks: int
     tuples_per_block: float
-
-
-def sizes_of(relations: Table) -> NDArray[np.int64]:
-    """Return the blocks of the main fork of each relation."""
-    return np.asarray(np.maximum(relations["blocks_begin"], relations["blocks_end"]), dtype=np.int64)
 
 
 def find(asked: OfRelation, relations: Table, database_oid: int) -> Named:
@@ -94,7 +89,7 @@ def find(asked: OfRelation, relations: Table, database_oid: int) -> Named:
         ),
         name=str(relations["name"][row]),
         is_table=kind in _SCANNED_KINDS,
-        blocks=int(sizes_of(relations)[row]),
+        blocks=int(main_fork_blocks(relations)[row]),
         tuples_per_block=0.0 if density is None else float(density[row]),
     )
 
@@ -164,6 +159,6 @@ def _hint(wanted: Sequence[str], relations: Table, ours: NDArray[np.int64]) -> s
     near = difflib.get_close_matches(wanted[-1], sorted(set(names)), n=3, cutoff=0.6)
     if near:
         return f"did you mean {' or '.join(shown(name) for name in near)}?"
-    largest = ours[np.argsort(-sizes_of(relations)[ours], kind="stable")][:3]
+    largest = ours[np.argsort(-main_fork_blocks(relations)[ours], kind="stable")][:3]
     named = ", ".join(shown(str(relations["name"][row])) for row in largest)
     return f"its largest relations are {named}" if named else "it knows no relations: record again"

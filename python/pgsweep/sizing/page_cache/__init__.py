@@ -1,0 +1,1 @@
+"""What the page cache makes of the misses: memory as one budget, both caches, disk reads."""

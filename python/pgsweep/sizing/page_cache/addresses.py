@@ -1,0 +1,105 @@
+"""Where the pages of a trace lie in files, so that readahead and neighbours are as they are on disk.
+
+All blocks of all forks that the trace names get an address, one file after the other, visited or not. A file
+is a segment of 1 GB (RELSEG_SIZE).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep import _native
+from pgsweep.errors import UsageError
+from pgsweep.sizing.snapshots.observations import Table
+from pgsweep.sizing.traces.accesses import Trace
+
+SEGMENT_BLOCKS: Final = 131_072
+MOST_BLOCKS: Final = 1 << 25
+"""256 GB; all that is kept of a block takes some 90 bytes."""
+
+_BLOCKS_ANYWAY: Final = 1 << 21
+_BLOCKS_A_ROW: Final = 1024
+"""Fewer are taken of a trace of few rows, whatever it says of the sizes of its relations."""
+
+NOWHERE: Final = 2**32 - 1
+_PAGE = ("spc", "db", "rel", "fork", "block")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """The forks one after the other.
+
+    Attributes:
+        of_page: address of each page of the trace; NOWHERE for those that nothing names.
+        begins: first address of each fork, and where the last ends.
+        group: of each fork, as the trace numbers them.
+        files: first address of each file, and where the last ends.
+    """
+
+    of_page: NDArray[np.uint32]
+    begins: NDArray[np.int64]
+    group: NDArray[np.int64]
+    files: NDArray[np.uint32]
+
+    @property
+    def blocks(self) -> int:
+        """Return how many blocks there are."""
+        return int(self.begins[-1])
+
+    def fork_of(self, address: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return the number of the fork that each address lies in."""
+        return np.searchsorted(self.begins, address, side="right") - 1
+
+
+def lay_out(accesses: Table, snapshot: Table, relations: Table, trace: Trace) -> Addresses:
+    """Return the addresses.
+
+    Args:
+        accesses, snapshot, relations: the tables that the trace was made of
+        (pgsweep.sizing.traces.accesses). trace: made of them.
+
+    Raises:
+        UsageError: there are more blocks than can be simulated.
+    """
+    columns = [np.concatenate([accesses[name], snapshot[name]]) for name in _PAGE]
+    _, names = _native.dense_ids(*columns)
+    parts = (names["spc"], names["db"], names["rel"], names["fork"])
+    key = np.stack([part.astype(np.int64) for part in parts], axis=1)
+    forks, fork = np.unique(key, axis=0, return_inverse=True)
+    fork = fork.ravel()
+    block = names["block"].astype(np.int64)
+    size = np.zeros(len(forks), dtype=np.int64)
+    np.maximum.at(size, fork, block + 1)
+    blocks = np.maximum(relations["blocks_begin"], relations["blocks_end"])
+    known = {
+        (int(spc), int(db), int(rel)): int(count)
+        for spc, db, rel, count in zip(
+            relations["spc"], relations["db"], relations["rel"], blocks, strict=True
+        )
+    }
+    for number, (spc, db, rel, kind) in enumerate(forks.tolist()):
+        if kind == 0:
+            size[number] = max(size[number], known.get((spc, db, rel), 0))
+    begins = np.append(0, np.cumsum(size))
+    most = min(MOST_BLOCKS, max(_BLOCKS_ANYWAY, _BLOCKS_A_ROW * len(accesses["block"])))
+    if begins[-1] > most:
+        raise UsageError(
+            f"the relations of this trace have {int(begins[-1])} blocks, too many to simulate the page cache",
+            cause=f"{most} blocks are possible",
+        )
+    group = np.zeros(len(forks), dtype=np.int64)
+    group[fork] = trace.page_group[: len(fork)]
+    files = [np.arange(begin, end, SEGMENT_BLOCKS) for begin, end in pairwise(begins)]
+    of_page = np.full(len(trace.page_group), NOWHERE, dtype=np.uint32)
+    of_page[: len(fork)] = begins[fork] + block
+    return Addresses(
+        of_page=of_page,
+        begins=begins,
+        group=group,
+        files=np.append(np.concatenate(files), begins[-1]).astype(np.uint32),
+    )

@@ -1,0 +1,382 @@
+"""What the page cache makes of the pool's misses at each size: `pgsweep predict --ram`.
+
+The pool's misses come from the curve; which part of them waits for the disk comes from a simulation of both
+caches: of a trace in trace_disk_reads.py, of snapshots in snapshot_disk_reads.py. Its interval includes two
+draws of the past, both ends of what is left for the page cache, the two bounds of the multi-generational LRU
+where that runs, how well the simulated page cache agrees with the kernel (benchmarks/page_cache), and by how
+much the simulation at today's size is off what the server was measured to read from disk.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from pgsweep.errors import UsageError
+from pgsweep.records.prediction import (
+    CurvePoint,
+    DiskPoint,
+    MemoryPrediction,
+    PredictResult,
+    RelationCurve,
+    RelationReads,
+)
+from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
+from pgsweep.sizing.parallel import map_in_threads
+from pgsweep.sizing.throughput.timed_reads import timed_reads
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_count
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgsweep.sizing.observed import Observation
+    from pgsweep.sizing.page_cache.both_caches import SimulatedReads
+
+_KERNEL_ERROR: Final = 0.02
+"""By how much a simulated hit ratio is off the kernel's at most; in 11 of the 12 settings of
+benchmarks/page_cache it is .005."""
+
+_TWICE_ERROR: Final = 0.03
+"""By how much of itself what is held twice is off where the page cache has room for all: by 2.4% and 1.9%,
+from snapshots and from a trace, where it was 153 MB."""
+
+_FAR_OFF: Final = 1.3
+_REFAULTS_OFF: Final = 2.0
+_FEW_REFAULTS: Final = 300
+"""With fewer refaults (pages), chance and other files decide."""
+
+_MOST_WIDENED: Final = 4.0
+"""The kernel counts the refaults of all files, so that their number alone does not widen without end."""
+
+_FEW_TURNOVERS: Final = 1.0
+_MOST_AT_ONCE: Final = 4
+"""Sizes simulated at the same time, at most: one may take a gigabyte."""
+
+_RELATIONS: Final = 20
+"""The most relations that are named; the others are summed up."""
+
+_OTHERS: Final = "other relations"
+
+
+class NotPredicted(Exception):
+    """What comes from disk is not predicted; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What disk reads are predicted from, beside the accesses.
+
+    Attributes:
+        observation: for the names of relations and what was measured.
+        result: the curve.
+        facts: of the memory.
+        memory_bytes: all there is to share; what the facts say by default.
+        seed: of all draws.
+        changed: the load or the memory is not the one that was recorded.
+        recorded: the prediction without the change, where there is one: its simulation was compared with what
+            was measured.
+        kept_blocks: of the pool, held by what is kept in it.
+    """
+
+    observation: Observation
+    result: PredictResult
+    facts: MemoryFacts
+    memory_bytes: int | None = None
+    seed: int = 0
+    changed: bool = False
+    recorded: MemoryPrediction | None = None
+    kept_blocks: int = 0
+
+
+def disk_bytes_per_second(observation: Observation) -> float | None:
+    """Return what the server's processes were measured to read from disk; None where it was not."""
+    found = observation.counters.grown("host", "disk_read_bytes")
+    return None if found is None else found[0] / found[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeReads:
+    """What was simulated at one size: the best estimate, and the others within its uncertainty.
+
+    Attributes:
+        below, above: by how much the share of misses that wait for the disk may be off besides, to 90%.
+    """
+
+    share: Share
+    best: SimulatedReads
+    others: list[SimulatedReads]
+    below: float = 0.0
+    above: float = 0.0
+
+    def bounds(self, name: str) -> tuple[float, float, float]:
+        """Return a value, and its bounds."""
+        values = [float(getattr(one, name)) for one in (self.best, *self.others)]
+        return values[0], min(values), max(values)
+
+
+class DiskReads(ABC):
+    """Predicts what comes from disk at each size, whatever the accesses are known from."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._observation = inputs.observation
+        self._result = inputs.result
+        self._facts = inputs.facts
+        self._asked = inputs.memory_bytes
+        self._memory_bytes = inputs.memory_bytes or inputs.facts.memory_bytes
+        self._today_bytes = inputs.result.observed.shared_buffers_bytes
+        self._simulated_today: SimulatedReads | None = None
+
+    @abstractmethod
+    def _simulate(self, size_bytes: int, share: Share) -> SizeReads:
+        """Simulate one size; called for several at the same time."""
+
+    @abstractmethod
+    def _group_names(self) -> list[str]:
+        """Return the name of each group of pages that is a relation; they come first."""
+
+    def _remarks(self) -> list[str]:
+        """Return what else must be known."""
+        return []
+
+    def predict(self) -> MemoryPrediction:
+        """Simulate all sizes."""
+        reasons: list[str] = []
+        shares: dict[int, Share] = {}
+        for point in self._result.points:
+            size = point.shared_buffers_bytes
+            try:
+                shares[size] = self._facts.share(self._memory_bytes, size, self._today_bytes)
+            except UsageError as error:
+                if size != self._today_bytes or self._asked is not None:
+                    reasons.append(error.message)
+                    continue
+                shares[size] = self._facts.share_today(size)
+        simulated_sizes = map_in_threads(self._simulate, shares, shares.values(), most_threads=_MOST_AT_ONCE)
+        found = dict(zip(shares, simulated_sizes, strict=True))
+        factor, measured, simulated = self._measured_factor(found, reasons)
+        factors = (factor, self._refault_factor(found, reasons))
+        twice_factor, measured_twice = self._held_twice_factor(found, reasons)
+        points = [
+            self._point(point, found[point.shared_buffers_bytes], factors, twice_factor)
+            for point in self._result.points
+            if point.shared_buffers_bytes in found
+        ]
+        short = [size for size, one in found.items() if one.best.turnovers < _FEW_TURNOVERS]
+        if short:
+            reasons.append(
+                f"from {format_bytes(min(short))} of shared_buffers on, the page cache remembers longer than "
+                "could be simulated: what it holds at first rests on estimated rates"
+            )
+        if self._facts.mglru:
+            reasons.append(
+                "the kernel's multi-generational LRU is enabled: it is bounded by the two simpler rules that "
+                "it lies between and by the two lists of other kernels, and the interval includes all three"
+            )
+        reasons += self._facts.remarks(self._today_bytes if self._asked is None else None)
+        if self._facts.pages_out_idle:
+            reasons.append(
+                "the kernel pages out what was not accessed for a while, although there is room (DAMON): "
+                "more may be read from disk than predicted, and less be held twice"
+            )
+        reasons += self._remarks()
+        if self._facts.other_files_bytes is None:
+            reasons.append(
+                "cached files of others were not seen: what they take from the page cache is left out"
+            )
+        return MemoryPrediction(
+            memory_bytes=self._memory_bytes,
+            memory_from="asked" if self._asked else "cgroup" if self._facts.from_cgroup else "host",
+            other_bytes=self._facts.other_bytes,
+            measured_disk_bytes_per_second=measured,
+            simulated_disk_bytes_per_second=simulated,
+            other_assumed=self._facts.assumed,
+            policy="mglru" if self._facts.mglru else "two-lists",
+            points=points,
+            reasons=reasons,
+            relations=self._relations(points, found),
+            measured_twice_bytes=measured_twice,
+            timed_reads=timed_reads(self._observation),
+        )
+
+    def _relations(self, points: list[DiskPoint], found: dict[int, SizeReads]) -> list[RelationCurve]:
+        """Return what each relation reads: its part of the misses and of the disk reads, as simulated."""
+        if not found:
+            return []
+        reads = np.sum([one.best.group_reads for one in found.values()], axis=0)
+        names = self._group_names()
+        largest = [int(group) for group in np.argsort(-reads, kind="stable")[:_RELATIONS] if reads[group]]
+        named = [group for group in largest if group < len(names)]
+        groups = [(names[group], np.array([group])) for group in named]
+        rest = np.setdiff1d(np.arange(len(reads)), np.array(named, dtype=np.int64))
+        if reads[rest].any():
+            groups.append((_OTHERS, rest))
+        misses = {point.shared_buffers_bytes: point.miss_ratio for point in self._result.points}
+        observed = self._result.observed
+        per_second = observed.accesses_per_second
+        curves = []
+        for name, members in groups:
+            own = [
+                _relation_reads(
+                    point,
+                    found[point.shared_buffers_bytes],
+                    members,
+                    misses[point.shared_buffers_bytes] * per_second,
+                )
+                for point in points
+            ]
+            curves.append(RelationCurve(name=name, points=own))
+        return curves
+
+    def _measured_factor(
+        self, found: dict[int, SizeReads], reasons: list[str]
+    ) -> tuple[float, float | None, float | None]:
+        """Return by which factor today's disk reads are off what was measured, and both."""
+        known, whose = self._inputs.recorded, "measured"
+        if known is None:
+            measured = disk_bytes_per_second(self._observation)
+            of_group = self._observation.counters.grown("host", "cgroup_read_bytes")
+            if measured is None and of_group is not None:
+                measured, whose = of_group[0] / of_group[1], "measured for all programs of its cgroup"
+            simulated = None if measured is None else self._bytes_today(found)
+        else:
+            measured, simulated = known.measured_disk_bytes_per_second, known.simulated_disk_bytes_per_second
+        if measured is None or simulated is None:
+            reasons.append(
+                "the server's disk reads were not measured, so the simulation is not checked against them"
+            )
+            return 1.0, None, None
+        said = (
+            f"today the server reads {format_bytes(round(measured))} a second from disk ({whose}); "
+            f"the simulation gives {format_bytes(round(simulated))}"
+        )
+        # Below one block a second neither says anything.
+        factor = max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES)
+        if max(factor, 1 / factor) > _FAR_OFF:
+            said += "; the intervals include that difference"
+        reasons.append(said)
+        return factor, measured, simulated
+
+    def _held_twice_factor(self, found: dict[int, SizeReads], reasons: list[str]) -> tuple[float, int | None]:
+        """Return by which factor what is held twice today is off what was measured, and that in bytes."""
+        measured = self._facts.twice_bytes
+        if measured is None or self._inputs.recorded is not None:
+            return 1.0, None
+        simulated = min(self._today(found).twice_blocks * BLOCK_BYTES, self._today_bytes)
+        reasons.append(
+            f"when the recording ended, {format_bytes(measured)} of the pool were in the page cache too "
+            f"(measured); the simulation gives {format_bytes(simulated)}; the intervals include that "
+            "difference"
+        )
+        return max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES), measured
+
+    def _refault_factor(self, found: dict[int, SizeReads], reasons: list[str]) -> float:
+        """Return by which factor today's refaults are off those that the kernel counted; 1 where not far."""
+        counted = self._observation.counters.grown("host", "workingset_refault_file")
+        if counted is None or self._inputs.recorded is not None:
+            return 1.0
+        today = self._today(found)
+        if today.refaults_per_second is None:
+            return 1.0
+        pages, seconds = counted
+        simulated = today.refaults_per_second * seconds
+        factor = max(pages, 1) / max(simulated, 1)
+        if max(pages, simulated) < _FEW_REFAULTS or max(factor, 1 / factor) < _REFAULTS_OFF:
+            return 1.0
+        reasons.append(
+            f"today {format_count(round(pages / seconds))} pages a second come back to the page cache soon "
+            f"after their eviction (measured, of all files); the simulation gives "
+            f"{format_count(round(simulated / seconds))}: the page cache holds less or more of the data than "
+            "assumed, so the intervals are wider"
+        )
+        return float(np.clip(factor, 1 / _MOST_WIDENED, _MOST_WIDENED))
+
+    def _bytes_today(self, found: dict[int, SizeReads]) -> float:
+        """Return the bytes per second that are read from disk today, as simulated."""
+        today = self._today(found)
+        observed = self._result.observed
+        per_second = observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
+        return today.disk_blocks * per_second * BLOCK_BYTES
+
+    def _today(self, found: dict[int, SizeReads]) -> SimulatedReads:
+        """Return what is simulated at today's size and memory."""
+        now = self._facts
+        if self._simulated_today is None:
+            share = now.share_today(self._today_bytes)
+            today = found.get(self._today_bytes)
+            if today is None or self._asked not in (None, now.memory_bytes):
+                today = self._simulate(self._today_bytes, share)
+            self._simulated_today = today.best
+        return self._simulated_today
+
+    def _point(
+        self, point: CurvePoint, found: SizeReads, factors: tuple[float, ...], twice_factor: float
+    ) -> DiskPoint:
+        observed = self._result.observed
+        per_second = observed.accesses_per_second
+        share, low, high = found.bounds("disk_share")
+        chance = Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
+        margin = float(np.hypot(_KERNEL_ERROR, chance))
+        low = max(0.0, low - float(np.hypot(margin, found.below)))
+        high = min(1.0, high + float(np.hypot(margin, found.above)))
+        low = min(low, *(share * factor for factor in factors))
+        high = max(high, *(min(1.0, share * factor) for factor in factors))
+        blocks, fewest, most = found.bounds("disk_blocks")
+        # Readahead comes with the reads that wait.
+        each = [one.disk_blocks / one.disk_share for one in (found.best, *found.others) if one.disk_share > 0]
+        if not self._facts.assumed:
+            each = each[:1] if share > 0 else []
+        fewest, most = min(fewest, low * min(each, default=1.0)), max(most, high * max(each, default=1.0))
+        # A simulation of some of the pages has a few blocks more or less than the pool.
+        pool = point.shared_buffers_bytes / BLOCK_BYTES
+        twice, least_twice, most_twice = (min(bound, pool) for bound in found.bounds("twice_blocks"))
+        room = min(pool, found.share.most_bytes / BLOCK_BYTES)
+        margin = _TWICE_ERROR * twice
+        least_twice = min(least_twice, twice * twice_factor) - margin
+        most_twice = min(max(most_twice, twice * twice_factor) + margin, max(room, twice))
+        return DiskPoint(
+            shared_buffers_bytes=point.shared_buffers_bytes,
+            page_cache_bytes=found.share.page_cache_bytes,
+            page_cache_low_bytes=found.share.low_bytes,
+            page_tables_bytes=found.share.page_tables_bytes,
+            page_cache_hit_ratio=1 - share,
+            page_cache_hit_low=1 - high,
+            page_cache_hit_high=1 - low,
+            disk_reads_per_second=point.miss_ratio * per_second * share,
+            disk_reads_low=point.low * per_second * low,
+            disk_reads_high=point.high * per_second * high,
+            disk_bytes_per_second=point.miss_ratio * per_second * blocks * BLOCK_BYTES,
+            disk_bytes_low=point.low * per_second * fewest * BLOCK_BYTES,
+            disk_bytes_high=point.high * per_second * most * BLOCK_BYTES,
+            held_twice_bytes=round(twice) * BLOCK_BYTES,
+            held_twice_low_bytes=round(least_twice) * BLOCK_BYTES,
+            held_twice_high_bytes=round(most_twice) * BLOCK_BYTES,
+            shared_memory_bytes=found.share.shared_memory_bytes,
+            page_tables_most_bytes=found.share.page_tables_most_bytes,
+        )
+
+
+def _relation_reads(
+    point: DiskPoint, found: SizeReads, members: NDArray[np.int64], misses_per_second: float
+) -> RelationReads:
+    """Return what some groups of pages read at one size.
+
+    Their part of all disk reads has the interval of the simulations and of chance, and all have theirs.
+    """
+
+    def part(one: SimulatedReads) -> float:
+        return float(one.group_reads[members].sum()) / max(float(one.group_reads.sum()), 1.0)
+
+    share, parts = part(found.best), [part(one) for one in (found.best, *found.others)]
+    chance = Z90 * float(np.sqrt(share * (1 - share) / max(float(found.best.group_reads.sum()), 1.0)))
+    missed = float(found.best.group_misses[members].sum()) / max(found.best.all_misses, 1.0)
+    return RelationReads(
+        shared_buffers_bytes=point.shared_buffers_bytes,
+        misses_per_second=misses_per_second * missed,
+        disk_reads_per_second=point.disk_reads_per_second * share,
+        disk_reads_low=point.disk_reads_low * max(0.0, min(parts) - chance),
+        disk_reads_high=point.disk_reads_high * min(1.0, max(parts) + chance),
+    )

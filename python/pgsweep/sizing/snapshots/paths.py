@@ -1,0 +1,308 @@
+"""Fit rates to snapshots close together, by the likelihood of a page's whole path, not of single states.
+
+Snapshots within a few clock passes of each other show one residence several times. If they are taken for
+independent, a page that was loaded once looks like a warm one. Where the clock hand is seen (evidence of
+source `peek`), what happens between two snapshots is a Markov chain whose state is fully observed: a page is
+absent, or resident at a usage_count and a number of steps of a clock pass after the hand's last visit to its
+buffer. That number follows from the buffer's number and the hand. The likelihood of a path is the product of
+its transition probabilities, exact except for the length of the step: visits come at random and raise the
+count, the hand lowers it when it comes and evicts at 0, and a visit to an absent page loads it right behind
+the hand.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+from math import factorial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from pgsweep.sizing.clock import COUNTS, USUAL, Clock
+from pgsweep.sizing.snapshots.observations import Observations
+from pgsweep.sizing.snapshots.rates import GRID, Rates
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+STEPS: Final = 8
+"""Steps of a clock pass."""
+
+_COUNTS: Final = COUNTS
+_STATES: Final = 1 + _COUNTS * STEPS
+_MOST_SNAPSHOTS: Final = 24
+_MOST_PAGES: Final = 10_000
+"""Pages of a group; of a larger group a random sample is used."""
+
+_FORGOTTEN_PASSES: Final = 60
+_NEAR: Final = 0.5
+"""Clock passes between snapshots, below which the hand has not yet visited what was loaded in between."""
+
+_ENOUGH_LOADS: Final = 200
+_YOUNG, _OLD, _ENOUGH_YOUNG = 0.03, 0.15, 40
+"""Passes since a page was loaded, and how many pages it takes to know a mean."""
+
+_LEAST: Final = 1e-7
+"""Probability of what the model excludes: a buffer is pinned when the hand comes, a page is dropped."""
+
+
+def path_likelihoods(
+    seen: Observations, group: int, chosen: Integers, batch: Floats, random: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Return the likelihoods of the paths of a group's pages, and how many pages each of them stands for.
+
+    Args:
+        seen: with buffers and the hand.
+        chosen: snapshots, ascending; of many only some are used.
+        batch: probabilities that a visit brings 1, 2, 3, 4, and 5 or more accesses.
+        random: draws the pages where there are very many.
+
+    Returns:
+        Shape (paths, grid), the largest of each row 1; and shape (paths,).
+    """
+    if len(chosen) > _MOST_SNAPSHOTS:
+        chosen = chosen[np.linspace(0, len(chosen) - 1, _MOST_SNAPSHOTS).round().astype(np.int64)]
+    hands = seen.hand_buffers[chosen]
+    counts, buffers, weights = _paths(seen, group, chosen, random)
+    since = (hands[None, :] - buffers) * STEPS // seen.pool_buffers
+    states = np.where(counts >= 0, 1 + counts * STEPS + since % STEPS, 0)
+    # How many steps end in between depends on the buffer; where the page is in none, any will do.
+    buffer = np.where(counts[:, :-1] >= 0, buffers[:, :-1], buffers[:, 1:])
+    ends = [(at[None, :] - buffer) * STEPS // seen.pool_buffers for at in (hands[:-1], hands[1:])]
+    ended = ends[1] - ends[0]
+    alike, which = np.unique(np.hstack([states, ended]), axis=0, return_inverse=True)
+    pages = np.asarray(np.bincount(which.ravel(), weights), dtype=np.float64)
+    states, ended = alike[:, : len(chosen)], alike[:, len(chosen) :]
+    chain = _Chain.of(batch, seen.clock)
+    # After very many clock passes the chain is stationary.
+    ended = np.minimum(ended, _FORGOTTEN_PASSES * STEPS)
+    # A path is a sum of logarithms: of its first state, and of its transitions, of which there are few.
+    moves, which = np.unique(
+        ended * _STATES * _STATES + states[:, :-1] * _STATES + states[:, 1:], return_inverse=True
+    )
+    tables = chain.logs(moves // (_STATES * _STATES), moves % (_STATES * _STATES))
+    taken = csr_array(
+        (np.ones(which.size), which.ravel(), np.arange(len(ended) + 1) * ended.shape[1]),
+        shape=(len(ended), len(moves)),
+    )
+    logs = chain.resting[states[:, 0]] + taken @ tables
+    return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True))), pages
+
+
+class _Chain:
+    """What a page's state becomes in a number of steps, at each rate of the grid, for one batch law."""
+
+    def __init__(self, batch: Floats, clock: Clock = USUAL) -> None:
+        # The powers of two, as far as they were needed: a megabyte each.
+        self._powers = [_one_step(batch, clock)]
+        # Groups with the same law share a chain, and are fitted in several threads.
+        self._growing = threading.Lock()
+        self.resting = np.log(np.maximum(_at_rest(self._powers[0]), _LEAST * _LEAST))
+
+    @classmethod
+    def of(cls, batch: Floats, clock: Clock) -> _Chain:
+        """Return the chain of a batch law; the last ones are kept: halves of a recording share theirs."""
+        return _chain(batch.tobytes(), clock)
+
+    def logs(self, steps: Integers, moves: Integers) -> Floats:
+        """Return the logarithms of transition probabilities, shape (moves, grid).
+
+        Args:
+            steps: how many each move takes, ascending.
+            moves: the state before times the number of states, plus the state after; as long as `steps`.
+        """
+        logs = np.empty((len(moves), len(GRID)))
+        done, moved = 0, np.broadcast_to(np.eye(_STATES), self._powers[0].shape)
+        numbers, begins = np.unique(steps, return_index=True)
+        for number, begin in zip(numbers.tolist(), begins.tolist(), strict=True):
+            here = slice(begin, begin + int(np.searchsorted(steps[begin:], number, side="right")))
+            if number >= _FORGOTTEN_PASSES * STEPS:
+                logs[here] = self.resting[moves[here] % _STATES]
+                continue
+            moved = self._after(moved, number - done)
+            done = number
+            logs[here] = np.log(np.maximum(moved.reshape(len(GRID), -1)[:, moves[here]].T, _LEAST))
+        return logs
+
+    def _after(self, moved: Floats, steps: int) -> Floats:
+        """Return a matrix after further steps, by squaring."""
+        bit = 0
+        while steps:
+            if steps & 1:
+                moved = moved @ self._power(bit)
+            steps >>= 1
+            bit += 1
+        return moved
+
+    def _power(self, bit: int) -> Floats:
+        """Return the matrix of two to the power of `bit` steps."""
+        with self._growing:
+            while bit >= len(self._powers):
+                self._powers.append(self._powers[-1] @ self._powers[-1])
+            return self._powers[bit]
+
+
+@lru_cache(maxsize=4)
+def _chain(batch: bytes, clock: Clock) -> _Chain:
+    return _Chain(np.frombuffer(batch), clock)
+
+
+def loaded_batch(seen: Observations, group: int, rates: Rates | None = None) -> Floats | None:
+    """Return the batch law from the usage counts at which pages are first seen, or None if few are.
+
+    A page that was absent and is there in the next snapshot has had the accesses of the visit that loaded it,
+    and those of later visits, which `rates` lets take away again. Where such a page does not begin at 1, its
+    usage count is no number of accesses.
+    """
+    if seen.clock.admission != 1:
+        return None
+    count, _, half_passes = _first_seen(seen, group)
+    first = np.bincount(count, minlength=_COUNTS)[1:].astype(np.float64)
+    if first.sum() < _ENOUGH_LOADS:
+        return None
+    first /= first.sum()
+    if rates is None:
+        return first
+    loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
+    later = _visits(first, GRID * half_passes, seen.clock)[:, 1:, 1:]
+    mixed = np.einsum("g,gkc->kc", loads / max(loads.sum(), 1e-300), later)
+    from scipy.optimize import nnls
+
+    batch = np.asarray(nnls(mixed.T, first)[0], dtype=np.float64)
+    return np.asarray(batch / batch.sum())
+
+
+def late_accesses(seen: Observations, group: int, rates: Rates) -> float:
+    """Return how many accesses of a visit come late, for each first one: long after the page was loaded.
+
+    A page lies right behind the hand when it is loaded, so its place shows how long ago that was. Where a
+    visit's accesses come together, pages just loaded have as many as those loaded a while ago, later visits
+    aside; a smaller pool, whose passes are shorter, evicts pages between accesses that come late.
+    """
+    count, age, _ = _first_seen(seen, group)
+    young, old = age < _YOUNG, age >= _OLD
+    if young.sum() < _ENOUGH_YOUNG or old.sum() < _ENOUGH_YOUNG:
+        return 0.0
+    loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
+    visits = float((loads / max(loads.sum(), 1e-300)) @ np.minimum(GRID, 4.0))
+    each = float(rates.batch @ np.arange(1.0, 6.0))
+    passed = float(age[old].mean() - age[young].mean())
+    grown = float(count[old].mean() - count[young].mean())
+    error = float(np.hypot(count[old].std() / old.sum() ** 0.5, count[young].std() / young.sum() ** 0.5))
+    return max(grown - passed * visits * each - error, 0.0)
+
+
+def _first_seen(seen: Observations, group: int) -> tuple[Integers, Floats, float]:
+    """Return counts of pages loaded since the snapshot before, passes since then, and half the mean gap."""
+    hands = seen.hand_buffers
+    gaps = np.diff(hands)
+    near = gaps < _NEAR * seen.pool_buffers
+    members = seen.page_group[seen.page] == group
+    page, snapshot = seen.page[members], seen.snapshot[members]
+    order = np.lexsort((snapshot, page))
+    page, snapshot = page[order], snapshot[order]
+    count, buffer = seen.usage_count[members][order], seen.buffer[members][order]
+    new = np.ones(len(page), dtype=bool)
+    new[1:] = (page[1:] != page[:-1]) | (snapshot[1:] != snapshot[:-1] + 1)
+    new &= snapshot > 0
+    new[new] = near[snapshot[new] - 1]
+    age = (hands[snapshot[new]] - buffer[new]) % seen.pool_buffers / seen.pool_buffers
+    half_passes = float(gaps[near].mean()) / seen.pool_buffers / 2 if near.any() else 0.0
+    return count[new], age, half_passes
+
+
+def _paths(
+    seen: Observations, group: int, chosen: Integers, random: np.random.Generator
+) -> tuple[Integers, Integers, Floats]:
+    """Return usage counts (-1: absent) and buffers (0 then) of pages, shape (pages, snapshots), and weights.
+
+    The last row are the pages never seen.
+    """
+    members = np.flatnonzero(seen.page_group == group)
+    column = np.full(seen.snapshots, -1)
+    column[chosen] = np.arange(len(chosen))
+    row = np.full(len(seen.page_group), -1)
+    row[members] = np.arange(len(members))
+    take = (column[seen.snapshot] >= 0) & (row[seen.page] >= 0)
+    place = (row[seen.page[take]], column[seen.snapshot[take]])
+    counts = np.full((len(members), len(chosen)), -1)
+    buffers = np.zeros_like(counts)
+    counts[place], buffers[place] = seen.usage_count[take], seen.buffer[take]
+    found = np.flatnonzero((counts >= 0).any(axis=1))
+    weight = 1.0
+    if len(found) > _MOST_PAGES:
+        weight = len(found) / _MOST_PAGES
+        found = random.choice(found, _MOST_PAGES, replace=False)
+    never = max(seen.groups[group].pages - weight * len(found), 0.0)
+    absent = np.full((1, len(chosen)), -1)
+    return (
+        np.vstack([counts[found], absent]),
+        np.vstack([buffers[found], absent * 0]),
+        np.append(np.full(len(found), weight), never),
+    )
+
+
+def _one_step(batch: Floats, clock: Clock = USUAL) -> Floats:
+    """Return the chain over one step at each rate of the grid, shape (grid, states, states).
+
+    A state stands for the middle of its step, so the hand comes half way between the last step and the first.
+    """
+    rates = GRID / STEPS
+    visits, half = _visits(batch, rates, clock), _visits(batch, rates / 2, clock)
+    state = 1 + np.arange(_COUNTS) * STEPS
+    chain = np.zeros((len(GRID), _STATES, _STATES))
+    chain[:, 0, 0] = np.exp(-rates)
+    chain[:, 0, state] = _loads(batch, rates, clock)
+    for since in range(STEPS - 1):
+        chain[:, (state + since)[:, None], (state + since + 1)[None, :]] = visits
+    last = state + STEPS - 1
+    chain[:, last[:, None], state[None, :]] = half[:, :, 1:] @ half[:, :-1]
+    # Evicted half way, it may be loaded again in the other half.
+    chain[:, last[:, None], state[None, :]] += half[:, :, :1] * _loads(batch, rates / 2, clock)[:, None, :]
+    chain[:, last, 0] = half[:, :, 0] * np.exp(-rates / 2)[:, None]
+    return chain
+
+
+def _loads(batch: Floats, means: Floats, clock: Clock) -> Floats:
+    """Return with which probability an absent page is loaded and then stands at each count, shape (means, 6).
+
+    Loaded at a random time, it may be visited again in what is left of the time.
+    """
+    loaded = np.einsum("k,gkd->gd", clock.loaded(batch), _visits(batch, means / 2, clock))
+    return np.asarray(loaded * (1 - np.exp(-means))[:, None])
+
+
+def _visits(batch: Floats, means: Floats, clock: Clock) -> Floats:
+    """Return the transition probabilities of usage_count under visits of these means, shape (means, 6, 6)."""
+    one = np.zeros((_COUNTS, _COUNTS))
+    for count in range(_COUNTS):
+        for more, share in enumerate(batch, start=1):
+            one[count, min(count + more, clock.usage_cap)] += share
+    law = np.zeros((len(means), _COUNTS, _COUNTS))
+    power, rest = np.eye(_COUNTS), np.ones(len(means))
+    # After five visits a count is at its cap, whatever it was.
+    for number in range(_COUNTS - 1):
+        mass = np.exp(-means) * means**number / factorial(number)
+        law += mass[:, None, None] * power
+        rest -= mass
+        power = power @ one
+    law[:, :, clock.usage_cap] += np.maximum(rest, 0.0)[:, None]
+    return law
+
+
+def _at_rest(chain: Floats) -> Floats:
+    """Return the law of the states long after the beginning, shape (states, grid)."""
+    # The coldest pages come once in ten thousand clock passes.
+    long = chain
+    for _ in range(22):
+        long = long @ long
+        long /= long.sum(axis=2, keepdims=True)
+    # Pages that never leave keep their place relative to the hand; all places are equally likely.
+    law = long[:, :1, :]
+    passes = [law]
+    for _ in range(STEPS - 1):
+        passes.append(passes[-1] @ chain)
+    return np.ascontiguousarray(np.mean(passes, axis=0)[:, 0, :].T)

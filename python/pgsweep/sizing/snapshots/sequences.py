@@ -1,0 +1,208 @@
+"""Find whether pages are visited in the order of their blocks, as loops and long ranges visit them.
+
+Pages that are loaded one after the other lie in buffers one after the other, behind the clock hand. Where a
+relation is read again and again from end to end by other means than a sequential scan, all pages that are new
+in a snapshot stand in the order of their blocks. Such pages do not come at random times, as the law of a
+page assumes: pages that are loaded together stay or are evicted together.
+
+In a small pool, or between two snapshots that follow closely, too few come for a long run. There a loop shows
+by where its new pages lie: in one window of blocks, another in each snapshot.
+
+A loop that the pool holds brings no new pages. It shows by the usage counts: blocks that lie close to each
+other were visited last at the same time, so their counts rise and fall together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep.sizing.snapshots.load import Load
+from pgsweep.sizing.snapshots.observations import Observations
+
+Floats = NDArray[np.float64]
+
+_SHORTEST_RUN: Final = 64
+"""Shorter ranges are read at random times by index scans."""
+
+_LEAST_SHARE: Final = 0.75
+_STEP, _LOOK_BACK = 3, 8
+"""A page follows another if it is one of the next three, and among the next eight to come: several sessions
+may read at once, and some of the pages were there already."""
+
+
+_FEWEST_IN_WINDOW: Final = 16
+_WINDOW_SHARE: Final = 0.75
+_WINDOW_LENGTH: Final = 1.5
+_LEAST_WINDOWS: Final = 4
+"""A window holds three quarters of a group's new pages within one and a half times as many of its blocks.
+Ranges that are read at random times lie in several places, but for a snapshot here and there."""
+
+_SECTIONS: Final = 16
+_FEWEST_IN_SECTION: Final = 16
+_MOST_IN_SECTION: Final = 512
+"""In a section that is much longer than what moves through it most pages do not change when it passes.
+Shorter sections would show ranges that are read at random times."""
+
+_FEWEST_SECTIONS: Final = 4
+_FEWEST_SNAPSHOTS: Final = 4
+
+
+_TOGETHER: Final = 0.2
+"""Share of common variation from which on pages are taken to be visited one after the other."""
+
+
+def ordered_share(load: Load) -> float:
+    """Return the share of the misses on pages that come in the order of their blocks, scans left out."""
+    missed, totals = load.group_misses, load.totals
+    scanned = np.array([flow.scan_accesses for flow in load.pool.flows])
+    growth = totals.relation_growth_blocks * totals.seconds * load.pool.sampling_rate
+    appended = np.array([float(growth[list(group.relations)].sum()) for group in load.groups])
+    shares = ordered_pages(load.seen, appended)
+    return float((shares * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
+
+
+def looping_relations(load: Load) -> list[tuple[str, float]]:
+    """Return relations whose pages are visited in order, and their share of the accesses, scans left out.
+
+    What grows is visited where it grows, which is another place in each snapshot as well.
+    """
+    flows = load.pool.flows
+    total = sum(flow.accesses for flow in flows if np.isfinite(flow.accesses))
+    each = zip(load.groups, flows, common_variation(load.seen).tolist(), load.growth.tolist(), strict=True)
+    return [
+        (group.name, max(flow.accesses - flow.scan_accesses, 0.0) / max(total, 1e-9))
+        for group, flow, common, growth in each
+        if len(group.relations) == 1 and common > _TOGETHER and growth <= 0
+    ]
+
+
+def common_variation(seen: Observations) -> Floats:
+    """Return which share of the variation of a page's usage count its neighbours have in common, by group.
+
+    It is the intraclass correlation of the pages of a section, a sixteenth of the group's blocks or 512 pages
+    if that is less, after the mean of each section over time and of all sections at each time was taken away:
+    near 0 where pages are visited at random, whatever their popularity, and 0 where there is too little to
+    see. On simulated loads (benchmarks/calibration, even seeds) loops and moving windows have .27 to .95,
+    others .03 at most.
+    """
+    groups = len(seen.groups)
+    if seen.snapshots < _FEWEST_SNAPSHOTS:
+        return np.zeros(groups)
+    rank, size = _ranks(seen.page_group.astype(np.int64), groups)
+    sections = np.minimum(np.maximum(_SECTIONS, size // _MOST_IN_SECTION), size // _FEWEST_IN_SECTION)
+    begins = np.concatenate([[0], np.cumsum(np.maximum(sections, 1))])
+    place = rank * sections[seen.page_group] // np.maximum(size[seen.page_group], 1)
+    place += begins[seen.page_group]
+    # Absent pages stand for 0.
+    value = seen.usage_count + 1.0
+    cells = int(begins[-1])
+    members = np.bincount(place, minlength=cells)
+    sums = np.bincount(
+        seen.snapshot * cells + place[seen.page], value, minlength=seen.snapshots * cells
+    ).reshape(seen.snapshots, cells)
+    pages = len(seen.page_group)
+    mean = np.bincount(seen.page, value, minlength=pages) / seen.snapshots
+    variance = np.bincount(seen.page, value**2, minlength=pages) / seen.snapshots - mean**2
+    of_pages = np.bincount(seen.page_group, variance, minlength=groups) / np.maximum(size, 1)
+    of_pages *= seen.snapshots / (seen.snapshots - 1)
+    found = np.zeros(groups)
+    for group in np.flatnonzero((sections >= _FEWEST_SECTIONS) & (of_pages > 0)).tolist():
+        count, own = int(sections[group]), slice(int(begins[group]), int(begins[group + 1]))
+        means = sums[:, own] / members[own]
+        means -= means.mean(axis=0)
+        means -= means.mean(axis=1, keepdims=True)
+        between = float((means**2).sum()) / ((seen.snapshots - 1) * (count - 1))
+        by_chance = of_pages[group] / float(members[own].mean())
+        found[group] = max(between - by_chance, 0.0) / of_pages[group]
+    return found
+
+
+def ordered_pages(seen: Observations, appended: Floats) -> Floats:
+    """Return which share of each group's new pages came in runs of ascending blocks, or window by window.
+
+    Args:
+        seen: the snapshots.
+        appended: blocks by which each group grew meanwhile, which come in order and are not read.
+    """
+    new = np.zeros(len(seen.groups))
+    ordered = np.zeros(len(seen.groups))
+    order = np.lexsort((seen.buffer, seen.snapshot))
+    edges = np.searchsorted(seen.snapshot[order], np.arange(seen.snapshots + 1))
+    before = np.zeros(len(seen.page_group), dtype=bool)
+    windows = [_Windows() for _ in seen.groups]
+    rank, size = _ranks(seen.page_group.astype(np.int64), len(seen.groups))
+    for number in range(seen.snapshots):
+        page = seen.page[order[edges[number] : edges[number + 1]]]
+        if number:
+            fresh = page[~before[page]]
+            group = seen.page_group[fresh]
+            for own in np.unique(group).tolist():
+                mine = fresh[group == own]
+                new[own] += len(mine)
+                ordered[own] += _in_runs(mine)
+                windows[own].add(np.sort(rank[mine]), int(size[own]))
+        before[:] = False
+        before[page] = True
+    ordered = np.maximum(ordered, [one.pages for one in windows])
+    return np.asarray(np.maximum(ordered - appended, 0.0) / np.maximum(new - appended, 1.0))
+
+
+class _Windows:
+    """Counts in how many snapshots the new pages of a group lie in one window of its blocks."""
+
+    def __init__(self) -> None:
+        self._looked = self._found = self._inside = 0
+
+    @property
+    def pages(self) -> int:
+        """The new pages inside windows, where nearly all that could be judged form one."""
+        regular = self._found >= max(_LEAST_WINDOWS, _WINDOW_SHARE * self._looked)
+        return self._inside if regular else 0
+
+    def add(self, ranks: NDArray[np.int64], size: int) -> None:
+        """Take in the new pages of a snapshot.
+
+        Args:
+            ranks: which of the group's pages they are, ascending.
+            size: pages of the group.
+        """
+        inside = int(np.ceil(_WINDOW_SHARE * len(ranks)))
+        # Half of all pages lie close together wherever they are.
+        if len(ranks) < _FEWEST_IN_WINDOW or _WINDOW_LENGTH * inside > size / 2:
+            return
+        self._looked += 1
+        around = np.concatenate([ranks, ranks + size])
+        shortest = int((around[inside - 1 : inside - 1 + len(ranks)] - ranks).min()) + 1
+        if shortest <= _WINDOW_LENGTH * inside:
+            self._found += 1
+            self._inside += len(ranks)
+
+
+def _ranks(page_group: NDArray[np.int64], groups: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the place of each page among those of its group, and how many each group has."""
+    size = np.bincount(page_group, minlength=groups)
+    begins = np.concatenate([[0], np.cumsum(size)[:-1]])
+    order = np.argsort(page_group, kind="stable")
+    rank = np.empty(len(page_group), dtype=np.int64)
+    rank[order] = np.arange(len(page_group)) - begins[page_group[order]]
+    return rank, size
+
+
+def _in_runs(pages: NDArray[np.int64]) -> int:
+    """Return how many pages stand in long runs; numbers of pages ascend with their blocks."""
+    if len(pages) < _SHORTEST_RUN:
+        return 0
+    follows = np.zeros(len(pages), dtype=bool)
+    for back in range(1, _LOOK_BACK + 1):
+        ahead = pages[back:] - pages[:-back]
+        follows[back:] |= (ahead >= 1) & (ahead <= _STEP)
+    # Some lie among them that came another time.
+    sums = np.concatenate([[0], np.cumsum(follows)])
+    dense = np.flatnonzero(sums[_SHORTEST_RUN:] - sums[:-_SHORTEST_RUN] >= _LEAST_SHARE * _SHORTEST_RUN)
+    inside = np.zeros(len(pages) + 1, dtype=np.int64)
+    np.add.at(inside, dense, 1)
+    np.add.at(inside, dense + _SHORTEST_RUN, -1)
+    return int((np.cumsum(inside)[:-1] > 0).sum())

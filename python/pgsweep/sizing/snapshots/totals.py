@@ -1,0 +1,250 @@
+"""What the counters of a recording of snapshots say over its whole length, and over its halves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep.sizing.observed import gained
+from pgsweep.sizing.snapshots.consistency import Tally, tally_doubts
+from pgsweep.sizing.snapshots.observations import Table
+from pgsweep.sizing.snapshots.scan_counts import scanned_blocks
+from pgsweep.sizing.verdict import Doubt
+from pgsweep.units import BLOCK_BYTES
+
+Floats = NDArray[np.float64]
+
+_PARTS = 8
+
+_OWN_SHARE = 0.95
+"""From this share of the server's accesses on, pg_stat_io, which has no databases, counts as this one's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What the counters say over the whole observation.
+
+    Attributes:
+        misses: reads of the database, extensions included where the server counts them (before 16).
+        relation_misses: per relation of the evidence, per second.
+        relation_accesses: likewise.
+        relation_scans: sequential scans begun, by each process that takes part, per second.
+        relation_scanned_blocks: read by sequential scans, per second.
+        relation_growth_blocks: blocks added per second.
+        temporary_misses: those misses that are of temporary relations, which do not use the pool.
+        doubts: where the counters disagree with themselves.
+        first_half_accesses: of each relation, in blocks.
+        second_half_accesses: likewise.
+        was_reset: the statistics were reset meanwhile.
+        allocations: buffers that were taken for a page, rings' own left out, of all databases, per second; 0
+            where the counter is not known.
+        miss_ratio_error: standard error of the miss ratio, from its variation over the observation.
+        ring_accesses: by sequential scans through rings, per second, as pg_stat_io has them (from 16 on);
+            None if it is not known, or if other databases have a part in them.
+    """
+
+    seconds: float
+    hits: float
+    misses: float
+    relation_misses: Floats
+    relation_accesses: Floats
+    relation_scans: Floats
+    relation_scanned_blocks: Floats
+    relation_growth_blocks: Floats
+    first_half_miss_ratio: float
+    second_half_miss_ratio: float
+    temporary_misses: float = 0.0
+    doubts: list[Doubt] = field(default_factory=list)
+    first_half_accesses: Floats = field(default_factory=lambda: np.zeros(0))
+    second_half_accesses: Floats = field(default_factory=lambda: np.zeros(0))
+    was_reset: bool = False
+    allocations: float = 0.0
+    miss_ratio_error: float = 0.0
+    ring_accesses: float | None = None
+
+    @property
+    def accesses(self) -> float:
+        """Of the database."""
+        return self.hits + self.misses
+
+    @property
+    def miss_ratio(self) -> float:
+        """Of the database; 0 without an access."""
+        return self.misses / self.accesses if self.accesses > 0 else 0.0
+
+    @property
+    def scan_share(self) -> float:
+        """Share of sequential scans among the accesses."""
+        return float(self.relation_scanned_blocks.sum()) / max(self.accesses / self.seconds, 1e-9)
+
+
+def read_totals(counters: Table, relations: Table, database: str) -> Totals:
+    """Reduce the evidence's counters to what happened between the first and the last sample."""
+    # The position of the clock hand is read at other times than the server's counters.
+    counters = {name: column[counters["scope"] != "pool"] for name, column in counters.items()}
+    seconds, last, series = _series(counters)
+    span = float(seconds[-1] - seconds[0]) if len(seconds) > 1 else 0.0
+    none = np.zeros(max(len(seconds), 1))
+    hits, reads = (series.get(("database", database, name), none) for name in ("blks_hit", "blks_read"))
+    total = {"blks_hit": gained(hits[: last + 1]), "blks_read": gained(reads[: last + 1])}
+    gains = _relations_gained(series, last, sum(total.values()))
+    oids = [str(int(oid)) for oid in relations["oid"]]
+
+    def rates(name: str) -> Floats:
+        return np.array([gains.get((oid, name), 0.0) / span if span > 0 else 0.0 for oid in oids])
+
+    misses, scans = rates("blks_read"), rates("scans")
+    accesses = misses + rates("blks_hit")
+    scanned = scanned_blocks(
+        relations,
+        scans=scans,
+        returned=rates("tup_returned"),
+        fetched=rates("tup_fetched"),
+        accesses=accesses,
+    )
+    middle = int(np.searchsorted(seconds, (seconds[0] + seconds[-1]) / 2)) if len(seconds) > 2 else 0
+    halves = ((0, middle), (middle, -1))
+    ratios = [_ratio(reads, hits, *half) for half in halves]
+    half_accesses = [_relation_accesses(series, oids, *half) for half in halves]
+    tallies = [
+        _tally(kind, {name: total[name] for name in names}, gains, set(oids))
+        for kind, names in (("misses", ("blks_read",)), ("accesses", ("blks_read", "blks_hit")))
+    ]
+    pg_class = {str(oid) for oid in relations["oid"][relations["name"] == "pg_class"]}
+    dropped = sum(value for (oid, name), value in gains.items() if name == "tup_deleted" and oid in pg_class)
+    allocations = series.get(("bgwriter", "", "buffers_alloc"))
+    return Totals(
+        seconds=span,
+        hits=gained(hits),
+        misses=gained(reads),
+        relation_misses=misses,
+        relation_accesses=accesses,
+        relation_scans=scans,
+        relation_scanned_blocks=scanned,
+        relation_growth_blocks=np.maximum(relations["blocks_end"] - relations["blocks_begin"], 0)
+        / max(span, 1e-9),
+        first_half_miss_ratio=ratios[0],
+        second_half_miss_ratio=ratios[1],
+        temporary_misses=tallies[0].temporary,
+        doubts=tally_doubts(
+            tallies,
+            seconds=float(seconds[last] - seconds[0]) if len(seconds) else 0.0,
+            dropped_relations=dropped,
+        ),
+        first_half_accesses=half_accesses[0],
+        second_half_accesses=half_accesses[1],
+        was_reset=bool((np.diff(reads) < 0).any() or (np.diff(hits) < 0).any()),
+        allocations=gained(allocations) / span if allocations is not None and span > 0 else 0.0,
+        miss_ratio_error=_ratio_error(seconds, reads, hits),
+        ring_accesses=_ring_accesses(series, database, span),
+    )
+
+
+_Series = dict[tuple[str, str, str], Floats]
+"""The values of counters at each sample, by scope, object and name."""
+
+
+def _series(counters: Table) -> tuple[Floats, int, _Series]:
+    """Return the times of the samples, the number of the last one of relations, and the values at each.
+
+    A sample lists only what changed since the one before; a counter not in the first sample began at 0.
+    """
+    seconds = np.unique(counters["seconds"])
+    sample = np.searchsorted(seconds, counters["seconds"])
+    series: _Series = {}
+    keys = zip(counters["scope"], counters["object"], counters["name"], strict=True)
+    for at, key, value in zip(sample, keys, counters["value"], strict=True):
+        series.setdefault(key, np.zeros(len(seconds)))[at:] = value
+    # Relations are sampled less often, so a recording that was cut knows of them up to here.
+    of_relations = sample[counters["scope"] == "relation"]
+    return seconds, int(of_relations.max(initial=0)) or len(seconds) - 1, series
+
+
+def _ratio(reads: Floats, hits: Floats, begin: int, end: int) -> float:
+    missed, hit = reads[end] - reads[begin], hits[end] - hits[begin]
+    return float(missed / (missed + hit)) if missed + hit > 0 else 0.0
+
+
+def _relation_accesses(series: _Series, oids: list[str], begin: int, end: int) -> Floats:
+    """Return the accesses to each relation between two samples."""
+    found = np.zeros(len(oids))
+    for place, oid in enumerate(oids):
+        for name in ("blks_read", "blks_hit"):
+            values = series.get(("relation", oid, name))
+            if values is not None:
+                found[place] += max(float(values[end] - values[begin]), 0.0)
+    return found
+
+
+def _tally(
+    kind: str, total: dict[str, float], gains: dict[tuple[str, str], float], listed: set[str]
+) -> Tally:
+    """Return counters of the database, and the same of its relations, those not listed being temporary."""
+    found = [(oid in listed, value) for (oid, name), value in gains.items() if name in total]
+    return Tally(
+        kind=kind,
+        database=sum(total.values()),
+        relations=sum(value for known, value in found if known),
+        temporary=sum(value for known, value in found if not known),
+    )
+
+
+def _ring_accesses(series: _Series, database: str, span: float) -> float | None:
+    """Return blocks per second through rings of sequential scans, if nearly all are of this database."""
+    known = any(scope == "io" and name == "hits" for scope, _, name in series)
+    of_all = of_this = found = 0.0
+    for (scope, what, name), values in series.items():
+        if scope == "database" and name in {"blks_hit", "blks_read"}:
+            of_all += gained(values)
+            of_this += gained(values) if what == database else 0.0
+        elif scope == "io" and what.endswith("/relation/bulkread"):
+            found += gained(values) if name == "hits" else 0.0
+            found += gained(values) / BLOCK_BYTES if name == "read_bytes" else 0.0
+    if not known or span <= 0 or of_this < _OWN_SHARE * of_all:
+        return None
+    return found / span
+
+
+def _relations_gained(series: _Series, last: int, accesses: float) -> dict[tuple[str, str], float]:
+    """Return by how much each counter of a relation rose, by oid and name.
+
+    A relation first seen in the last sample began at 0, except an index that was rebuilt concurrently: it
+    takes over the counters of its predecessor (index.c, index_concurrently_swap). So all such relations
+    together get no more than what the others leave of the database's accesses.
+
+    Args:
+        last: number of the last sample of relations.
+        accesses: of the database up to there.
+    """
+    wanted = {"blks_read", "blks_hit", "scans", "tup_deleted", "tup_returned", "tup_fetched"}
+    of_relations = {key[1:]: values for key, values in series.items() if key[0] == "relation"}
+    gains = {key: gained(values) for key, values in of_relations.items() if key[1] in wanted}
+    first: dict[str, int] = {}
+    for (oid, _), values in of_relations.items():
+        seen = int(np.argmax(values > 0)) if values[last] > 0 else 0
+        first[oid] = min(first.get(oid, last), seen)
+    new = {oid for oid, at in first.items() if at == last > 0}
+    blocks = {key: value for key, value in gains.items() if key[1] in {"blks_read", "blks_hit"}}
+    of_new = sum(value for (oid, _), value in blocks.items() if oid in new)
+    left = max(accesses - sum(value for (oid, _), value in blocks.items() if oid not in new), 0.0)
+    if of_new > left:
+        share = left / of_new
+        gains.update({key: value * share for key, value in gains.items() if key[0] in new})
+    return gains
+
+
+def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
+    """Return the standard error of misses / accesses, from parts of the observation of equal length."""
+    if len(seconds) < 2 * _PARTS:
+        return 0.0
+    edges = np.searchsorted(seconds, np.linspace(seconds[0], seconds[-1], _PARTS + 1))
+    missed, hit = np.diff(reads[edges]), np.diff(hits[edges])
+    accesses = missed + hit
+    total = float(accesses.sum())
+    if total <= 0:
+        return 0.0
+    # Of a ratio of sums: by what the misses of each part differ from those expected from its accesses.
+    rest = missed - accesses * float(missed.sum()) / total
+    return float(np.sqrt((rest**2).sum() * _PARTS / (_PARTS - 1))) / total

@@ -1,0 +1,1 @@
+"""What reads make of the throughput: the measured loop, queueing, the device."""

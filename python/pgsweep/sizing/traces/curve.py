@@ -1,0 +1,120 @@
+"""The curve of a trace: replays into warm pools of each size, and the interval around what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgsweep.sizing.estimate import Estimate
+from pgsweep.sizing.traces.accesses import Floats, Trace
+from pgsweep.sizing.traces.doubts import doubts_of_replays
+from pgsweep.sizing.traces.replays import Replay, Replayed
+from pgsweep.sizing.traces.shared_replays import ReplayPlan, replay_sizes_of
+from pgsweep.sizing.traces.today import TodayCheck
+from pgsweep.sizing.traces.visits import count_visits
+from pgsweep.sizing.traces.warm_start import WarmPools
+from pgsweep.sizing.verdict import judged
+
+if TYPE_CHECKING:
+    from pgsweep.sizing.observed import Server
+
+_SMALLEST_BLOCKS = 16
+
+
+class TraceCurve:
+    """Predicts the miss ratio of the database at any size by replaying a trace.
+
+    Args:
+        trace: of a recording, or what it would be under another load.
+        server: that it was recorded on.
+        plan: how it is replayed.
+        as_recorded: what the server itself missed is known; of a changed trace nobody knows it.
+
+    Attributes:
+        replay, pools: of the trace.
+
+    Raises:
+        ValueError: the trace holds no access of the database.
+    """
+
+    def __init__(
+        self, trace: Trace, server: Server, plan: ReplayPlan | None = None, *, as_recorded: bool = True
+    ) -> None:
+        if not trace.counted.any():
+            raise ValueError("the trace holds no access of the database")
+        self._server = server
+        self._plan = plan or ReplayPlan()
+        self._as_recorded = as_recorded
+        rules = server.rules
+        self.replay = Replay(
+            trace,
+            server.pool_blocks,
+            rules,
+            np.random.default_rng(self._plan.seed),
+            extensions_are_reads=server.extensions_are_reads,
+        )
+        self.pools = WarmPools(trace, count_visits(trace), rules)
+
+    def at(self, sizes_blocks: Sequence[int]) -> Estimate:
+        """Return the curve at these sizes.
+
+        Raises:
+            UsageError: a size is too large for so short a trace.
+            EvidenceError: that of its own pool is.
+            MissingAbility: there is no such executor.
+        """
+        pool_blocks = self._server.pool_blocks
+        by_size = self._replayed(sizes_blocks)
+        check = TodayCheck.of(
+            self.replay, self.pools, pool_blocks if self._as_recorded else 0, by_size, self._plan.seed
+        )
+        exact = check.exact
+        today = np.array([exact is not None and size == pool_blocks for size in sizes_blocks])
+        replayed = [
+            exact if exact is not None and size == pool_blocks else by_size[size] for size in sizes_blocks
+        ]
+        point, low, high = _interval(replayed, today, check)
+        level, reasons = judged(
+            doubts_of_replays(self.replay, self.pools, check, self._server, sizes_blocks, replayed)
+        )
+        return Estimate(
+            sizes_blocks=tuple(sizes_blocks),
+            miss_ratio=point,
+            low=np.clip(low, 0, 1),
+            high=np.clip(high, 0, 1),
+            pass_seconds=self.pools.pass_seconds(pool_blocks) if pool_blocks else float("nan"),
+            level=level,
+            reasons=reasons,
+            replayed_today=None if exact is None else exact.ratio,
+            off_today=float(np.hypot(check.drawn_error, check.exact_error)),
+        )
+
+    def _replayed(self, sizes_blocks: Sequence[int]) -> dict[int, Replayed]:
+        """Return the replay at each size."""
+        pages = int(self.pools.most_resident) + len(self.replay.trace.page_group)
+        # A pool with four times as many buffers as there are pages evicts nothing, and no scan has a ring.
+        most = max(4 * pages, self._server.pool_blocks, _SMALLEST_BLOCKS)
+        sizes = sorted({min(size, most) for size in sizes_blocks})
+        found = replay_sizes_of(self.replay, self.pools, self._server, sizes, self._plan)
+        return found | {size: found[most] for size in sizes_blocks if size > most}
+
+
+def _interval(
+    replayed: Sequence[Replayed], today: np.ndarray, check: TodayCheck
+) -> tuple[Floats, Floats, Floats]:
+    """Return the miss ratios and the bounds of their intervals.
+
+    At today's size the server has counted: that ratio needs no replay. What the replay gives there is
+    compared with it (`doubts.py`), and widens all intervals.
+
+    Args:
+        today: which of the sizes is today's, if what it replays was seen.
+    """
+    ratio = np.array([one.ratio for one in replayed])
+    beside = np.where(today, check.exact_error, np.hypot(check.drawn_error, check.exact_error))
+    point = np.where(today, check.measured, ratio)
+    low = point - np.hypot(ratio - np.array([one.low for one in replayed]), beside)
+    high = point + np.hypot(np.array([one.high for one in replayed]) - ratio, beside)
+    return point, low, high

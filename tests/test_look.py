@@ -1,0 +1,64 @@
+"""One look at a pool bounds what pools of other sizes would miss; no time of a clock pass is needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pgsweep.sizing.clock import USUAL
+from pgsweep.sizing.snapshots.look import Look, LookBounds
+from tests.fix_pool import Seen, record, truth, zipf_pages
+
+SINGLE = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
+BUFFERS, PAGES = 20_000, 60_000
+SIZES = [10_000, 15_000, 20_000, 25_000, 30_000, 40_000]
+WARM = 1_500_000
+
+
+def load(exponent: float, uniform: float) -> NDArray[np.uint32]:
+    return zipf_pages(PAGES, exponent, 2 * WARM, 11, uniform=uniform)
+
+
+def watched(accesses: NDArray[np.uint32], passes: float, *, snapshots: int) -> Seen:
+    misses = truth(accesses, WARM, [BUFFERS])[0]
+    end = WARM + int(passes * BUFFERS / misses / 3)
+    return record(accesses[:end], WARM, pages=PAGES, buffers=BUFFERS, snapshots=snapshots)
+
+
+@pytest.mark.parametrize(("exponent", "uniform"), [(0.7, 0.0), (0.9, 0.3), (1.1, 0.05)])
+def test_the_truth_lies_within_the_bounds(exponent: float, uniform: float) -> None:
+    accesses = load(exponent, uniform)
+    seen = watched(accesses, 0.01, snapshots=1)
+    pages = np.bincount(seen.snapshots["usage_count"], minlength=6).astype(np.float64)
+    bounds = LookBounds(
+        Look(pages=np.array([[PAGES - pages.sum(), *pages]]), batches=[SINGLE], clock=USUAL), BUFFERS
+    )
+    assert bounds.misfit < 1, "the law explains the look"
+    point, low, high = bounds.interval(SIZES)
+    measured = truth(accesses, WARM, SIZES)
+    relative = measured / measured[SIZES.index(BUFFERS)]
+    assert np.all((low <= relative + 0.005) & (relative <= high + 0.005))
+    near = slice(1, 5)
+    assert np.abs(point - relative)[near].max() < 0.04
+    assert (high - low)[near].max() < 0.35, "an interval that says nothing"
+    assert point[SIZES.index(BUFFERS)] == 1.0
+
+
+def test_what_no_mixture_explains_widens_the_bounds() -> None:
+    # All pages at usage_count 3: no law of visits at random leaves them so.
+    odd = Look(pages=np.array([[40_000.0, 0, 0, 0, 20_000, 0, 0]]), batches=[SINGLE], clock=USUAL)
+    assert LookBounds(odd, BUFFERS).misfit > 5
+
+
+def test_a_recording_of_less_than_a_pass_is_rough_and_holds() -> None:
+    accesses = load(0.9, 0.3)
+    seen = watched(accesses, 0.3, snapshots=6)
+    assert seen.passes < 0.5
+    found = seen.predict(SIZES, hand_seen=True)
+    assert found.level == "rough"
+    assert "one-look" in [reason.code for reason in found.reasons]
+    measured = truth(accesses, WARM, SIZES)
+    assert np.all((found.low <= measured + 0.003) & (measured <= found.high + 0.003))
+    assert np.abs(found.miss_ratio - measured)[1:5].max() < 0.02
+    assert found.high[1] - found.low[1] < 0.06
