@@ -396,7 +396,7 @@ class Recording:
             self._progress.note(text)
             self._progress.stage("recording snapshots until there is enough data", schedule.wanted_seconds)
         elif schedule.seconds < schedule.wanted_seconds:
-            self._progress.note(f"{text}, {format_minutes(schedule.seconds)} are too short")
+            self._progress.note(f"{text}, {format_minutes(schedule.seconds)} leave the intervals wide")
 
 
 def judged(

@@ -12,10 +12,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.units import Z90
+
 Floats = NDArray[np.float64]
 
 _CONFIDENCE: Final = 0.90
-NORMAL90: Final = 1.645
 
 HALVES_WEIGHT: Final = 0.75
 """How much of the difference between the whole recording and its halves is added once more for larger sizes.
@@ -119,7 +120,7 @@ def interval(
     up, down = np.maximum(octaves, 0), np.maximum(-octaves, 0)
     if len(halves) == 2:
         # Halves of one load differ by chance, twice as much as two whole recordings do.
-        chance = NORMAL90 * np.abs(halves[0] - halves[1]) / 2
+        chance = Z90 * np.abs(halves[0] - halves[1]) / 2
         length = np.abs(point - np.mean(halves, axis=0))
         below, above = np.hypot(below, chance), np.hypot(above, chance)
         below, above = np.hypot(below, length), np.hypot(above, length)
@@ -127,7 +128,7 @@ def interval(
     model = model + (sources.scans + sources.ordered) * MODEL_ERROR_OF_SCANS * np.minimum(up + down, 1)
     # Nothing can be off by more than there is: towards zero misses the model's error fades.
     model = np.minimum(model, 0.35 * point + 0.0008)
-    noise = np.minimum(_OWN_NOISE * NORMAL90 * sources.noise, 0.5 * point)
+    noise = np.minimum(_OWN_NOISE * Z90 * sources.noise, 0.5 * point)
     below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
     # A page that comes less often than once in the recording looks like one that never comes: what
     # larger pools would miss is found too small, hardly ever too large.
