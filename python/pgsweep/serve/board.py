@@ -71,7 +71,7 @@ class Watched:
         counters: what is known instead while its buffers may not be read.
         views: what was made of it for pages and metrics.
         values: what the history got with it.
-        totals: counters since this process began, for metrics: hits, reads, disk_read_bytes, evictions.
+        totals: counters since this process began, for metrics: hits, reads, what served these, and so on.
         curves: by window.
         advised: the last advice from each window.
         verification: the last; and why the last change could not be verified.

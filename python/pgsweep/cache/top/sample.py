@@ -22,12 +22,13 @@ SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The server's cumulative counters at one time, summed over databases and backend types.
+    """What the server's counters gained until one time since they were first read: sums that never fall.
 
     Attributes:
         at: `time.monotonic()` of the reading.
         evictions: None before PostgreSQL 16, which does not count them.
         hand_buffers: buffers that the clock hand has passed; None where the server's memory is not read.
+        counted: whether the server counts hits and reads (before 16 only with `track_counts`).
     """
 
     at: float
@@ -37,6 +38,7 @@ class Reading:
     allocations: float
     evictions: float | None
     hand_buffers: int | None
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
