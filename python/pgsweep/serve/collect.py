@@ -246,7 +246,7 @@ class Collector:
         if self._consumers is not None:
             self._consumers.remember_memory(result.processes)
         if isinstance(sample, CacheSample):
-            files = sample.files.record(time.monotonic()) if sample.files else None
+            files = sample.page_cache()
             memory = memory_of(result, sample.head.pool.used_bytes, files)
             # Until the page cache has been read, the record is not whole.
             whole = files is not None or not access.sees_page_cache
@@ -333,7 +333,7 @@ def gauges(sample: CacheSample | CountersSample) -> dict[str, float]:
             **_sessions(sample.backends),
         }
     head = sample.head
-    files = sample.files.record(time.monotonic()) if sample.files else None
+    files = sample.page_cache()
     values = {
         "shared_buffers_bytes": float(head.pool.size_bytes),
         "used_bytes": float(head.pool.used_bytes),

@@ -38,7 +38,7 @@ from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing, PoolState
 from pgsweep.records.top import TopBackends, TopRates, TopSample
 from pgsweep.residency.access import Access
-from pgsweep.residency.names import read_again, read_names
+from pgsweep.residency.names import read_again, read_names, read_new_databases
 from pgsweep.residency.pool import PoolReader
 
 SQL_SHARE: Final = 0.04
@@ -71,6 +71,10 @@ _CHANGE_SECONDS: Final = 1.0
 
 _NAMES_SECONDS: Final = 5.0
 _NAMES_SHARE: Final = 0.05
+_UNNAMED_SECONDS: Final = 30.0
+"""What no catalog named is asked for again: a transaction that makes a table may take long. The pause doubles
+up to this."""
+
 _FILES_SECONDS: Final = 5.0
 _FILES_SHARE: Final = 0.05
 """Least seconds between readings of catalogs and page cache, and the largest share of the time for them."""
@@ -98,7 +102,9 @@ class Live:
         self._directory = Directory(names)
         self._names_cost = time.monotonic() - begin
         self._names_due = begin + self._names_cost + _NAMES_SECONDS
+        self._every_database = every_database
         self._unnamed: set[tuple[int, int, int]] = set()
+        self._unnamed_due, self._unnamed_pause = 0.0, _NAMES_SECONDS
         with explained():
             self._counters = ServerCounters(access, counting)
             self._round_trip = self._measure_round_trip()
@@ -232,17 +238,28 @@ class Live:
                 pool.spc[strange].tolist(), pool.db[strange].tolist(), pool.rel[strange].tolist(), strict=True
             )
         )
-        new = {key for key in keys - self._unnamed if key[1] in self._directory.names.entered}
-        if not new:
+        names = self._directory.names
+        if self._every_database and not {key[1] for key in keys} <= names.databases.keys():
+            begin = time.monotonic()
+            read_new_databases(self._access, names)
+            return self._learned(keys, begin)
+        asked = {key for key in keys if key[1] in names.entered}
+        new = asked - self._unnamed
+        if not new and (not asked or now < self._unnamed_due):
             return False
         begin = time.monotonic()
-        for database_oid in {key[1] for key in new}:
-            read_again(self._access, self._directory.names, database_oid)
+        for database_oid in {key[1] for key in new or asked}:
+            read_again(self._access, names, database_oid)
+        self._unnamed_pause = _NAMES_SECONDS if new else min(2 * self._unnamed_pause, _UNNAMED_SECONDS)
+        return self._learned(keys, begin)
+
+    def _learned(self, unnamed: set[tuple[int, int, int]], begin: float) -> bool:
+        """Take over names that were read; what still has none was dropped, or is not committed yet."""
         self._directory.learn()
-        # What is still not named was dropped, or is not committed yet: a name may come, but we do not wait.
-        self._unnamed = keys
+        self._unnamed = unnamed
         cost = time.monotonic() - begin
         self._names_due = begin + cost + max(_NAMES_SECONDS, cost / _NAMES_SHARE)
+        self._unnamed_due = begin + max(self._unnamed_pause, cost / _NAMES_SHARE)
         return True
 
     def _read_counters(self, pool: PoolCounts, now: float, *, needed: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.evidence.temporary import temporary_hits
 from pgsweep.sizing.inference.consistency import Tally, doubts
 from pgsweep.sizing.inference.estimate import Doubt
 from pgsweep.sizing.inference.observations import Table
@@ -151,7 +152,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     growth = np.maximum(relations["blocks_end"] - relations["blocks_begin"], 0) / max(span, 1e-9)
     return Totals(
         seconds=span,
-        hits=gained(hits),
+        hits=gained(hits) - temporary_hits(series, database, tallies[1].temporary - tallies[0].temporary),
         misses=gained(reads),
         relation_misses=misses,
         relation_accesses=accesses,
