@@ -112,6 +112,7 @@ _SHAPES: Final = {
     "history_owner": "one: bool bool bytes",
     "history_size": "one: count",
     "keep_claim": "one: bool pid?",
+    "keep_named": "few: oid bytes bytes",
     "keep_places": "oid oid oid oid? blocks?",
     "keep_relations": "oid bytes bytes text bool oid? bytes bytes",
     "keep_touch": "few: count int int number",
