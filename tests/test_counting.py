@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgsweep.cache.top.counting import Counting
 from pgsweep.cache.top.live import ServerCounters, not_counted
-from pgsweep.cache.top.sample import Reading
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.counters import Cumulative, DatabaseCounters, IoCounters
+from pgsweep.pg.counting import Counting, Reading
 from pgsweep.residency.access import opened
 from tests.fix_process import wait_until
 from tests.fix_standby import PRIMARY, promote, standby_of
@@ -173,6 +172,7 @@ class Watching:
     def reopen(self, conninfo: str) -> None:
         self.stack.close()
         access = self.stack.enter_context(opened(conninfo, "sql", pool_needed=False))
+        self.session = access.connection
         self.counters = ServerCounters(access, self.counting)
         self.look()
 
@@ -187,6 +187,9 @@ class Watching:
 
     def gained(self, work: Callable[[], None], least: float) -> None:
         """Check what work adds: as much as it takes, and little more."""
+        # A session sends its last counters after its client has gone.
+        others = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        wait_until(lambda: self.session.execute(others).fetchone() == (1,))
         before = self.look()
         work()
         wait_until(lambda: self.look() - before >= least)

@@ -14,9 +14,10 @@ import psycopg
 import pytest
 
 from pgsweep.cache.top.live import Live
-from pgsweep.cache.top.sample import Reading, first_rows
+from pgsweep.cache.top.sample import first_rows
 from pgsweep.host.reads import DiskReads
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.counting import Reading
 from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
 from pgsweep.records.top import OpenTransaction
 from pgsweep.residency.access import opened

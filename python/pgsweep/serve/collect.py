@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from pgsweep.cache.top.counting import Counting
 from pgsweep.cache.top.feed import Feed
 from pgsweep.cache.top.live import Live
-from pgsweep.cache.top.sample import CacheSample, Reading
+from pgsweep.cache.top.sample import CacheSample
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.reads import DiskReads
 from pgsweep.memory.processes import LocalServer, look
+from pgsweep.pg.counting import Counting, Reading
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.serve import ServeFailure, ServeMemory, ServeMemoryPart

@@ -12,11 +12,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from pgsweep.cache.top.counting import Counting
 from pgsweep.cache.top.live import SQL_SHARE, ServerCounters, not_counted
-from pgsweep.cache.top.sample import Reading
 from pgsweep.pg.backends import read_backends
 from pgsweep.pg.connect import cancel, require_session
+from pgsweep.pg.counting import Counting, Reading
 from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.top import TopBackends

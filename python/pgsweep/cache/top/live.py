@@ -24,16 +24,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.cache.top.counting import Counting
 from pgsweep.cache.top.counts import PoolCounts, prepare_counts, read_counts
 from pgsweep.cache.top.directory import Directory
 from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
-from pgsweep.cache.top.sample import CacheSample, Reading, padded
+from pgsweep.cache.top.sample import CacheSample, padded
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
 from pgsweep.pg.catalog import Server, read_postmaster
 from pgsweep.pg.connect import cancel, ping, require_session
 from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.counting import Counting, Reading
 from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing, PoolState
 from pgsweep.records.top import TopBackends, TopRates, TopSample

@@ -12,33 +12,13 @@ from numpy.typing import NDArray
 
 from pgsweep.cache.top.directory import Row
 from pgsweep.cache.top.page_cache import PageCacheByRelation
+from pgsweep.pg.counting import Reading
 from pgsweep.records.rollup import FOLDED, SYSTEM_SCHEMAS
 from pgsweep.records.top import TopPageCache, TopRelation, TopSample, TopView
 from pgsweep.units import format_count
 
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 """What relations can be ordered by."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the server's counters gained until one time since they were first read: sums that never fall.
-
-    Attributes:
-        at: `time.monotonic()` of the reading.
-        evictions: None before PostgreSQL 16, which does not count them.
-        hand_buffers: buffers that the clock hand has passed; None where the server's memory is not read.
-        counted: whether the server counts hits and reads (before 16 only with `track_counts`).
-    """
-
-    at: float
-    hits: float
-    reads: float
-    transactions: float
-    allocations: float
-    evictions: float | None
-    hand_buffers: int | None
-    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

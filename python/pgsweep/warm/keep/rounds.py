@@ -16,6 +16,7 @@ from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import Connection, require_session
 from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.counting import Counting
 from pgsweep.pg.failures import (
     DriverError,
     InvalidParameterValue,
@@ -102,9 +103,7 @@ class Rounds:
         self.prewarm = require_prewarm(self._connection)
         prepare_session(self._connection)
         self.hand = HandSpeed(access.server.shared_buffers_blocks)
-        self._counters = CounterReader(
-            self._connection, {d.oid: d.name for d in access.databases} | {0: ""}, []
-        )
+        self._counters, self._counting = CounterReader(self._connection, {}, []), Counting()
         self._reader: PoolReader | None = None
         self._read_for: tuple[int, ...] = ()
         self._allocations = 0.0
@@ -350,12 +349,13 @@ class Rounds:
 
     def _count_accesses(self) -> None:
         with self._timed():
-            counters = self._counters.databases()
-        total = sum(c.value for c in counters if c.name in ("blks_hit", "blks_read"))
-        before, self._accesses_before = self._accesses_before, total
-        # After a restart or a reset the counters begin anew.
+            counters = self._counters.cumulative()
+        block = self._access.server.block_size_bytes
+        sums = self._counting.add(counters, at=time.monotonic(), hand_buffers=None, block_bytes=block)
+        total, before = sums.hits + sums.reads, self._accesses_before
+        self._accesses_before = total
         if before is not None:
-            self._ledger.all_accesses = (self._ledger.all_accesses or 0.0) + max(0.0, total - before)
+            self._ledger.all_accesses = (self._ledger.all_accesses or 0.0) + total - before
 
     def _take(self) -> Snapshot:
         filenodes = tuple(sorted(r.place.file[2] for r in self._relations if r.active))

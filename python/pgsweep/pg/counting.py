@@ -12,12 +12,33 @@ temporary tables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from pgsweep.cache.top.sample import Reading
 from pgsweep.pg.counters import Cumulative
 
 _TEMPORARY: Final = "/temp relation/"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the server's counters gained until one time since they were first read: sums that never fall.
+
+    Attributes:
+        at: `time.monotonic()` of the reading.
+        evictions: None before PostgreSQL 16, which does not count them.
+        hand_buffers: buffers that the clock hand has passed; None where the server's memory is not read.
+        counted: whether the server counts hits and reads (before 16 only with `track_counts`).
+    """
+
+    at: float
+    hits: float
+    reads: float
+    transactions: float
+    allocations: float
+    evictions: float | None
+    hand_buffers: int | None
+    counted: bool = True
 
 
 class Counting:
