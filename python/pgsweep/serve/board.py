@@ -15,6 +15,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.serve import (
     ServeAdvised,
+    ServeChange,
     ServeCurve,
     ServeFailure,
     ServeMemory,
@@ -74,6 +75,8 @@ class Watched:
         totals: counters since this process began, for metrics: hits, reads, what served these, and so on.
         curves: by window.
         advised: the last advice from each window.
+        change: of shared_buffers, the last while it was watched.
+        last_size_bytes: of shared_buffers, also while the server is away.
         verification: the last; and why the last change could not be verified.
         consumers_missing: what is not seen of the consumers, and why.
         query_texts: by query id, where they are wanted.
@@ -93,6 +96,8 @@ class Watched:
     totals: dict[str, float] = field(default_factory=dict)
     curves: dict[int, ServeCurve] = field(default_factory=dict)
     advised: dict[int, ServeAdvised] = field(default_factory=dict)
+    change: ServeChange | None = None
+    last_size_bytes: int | None = None
     verification: ServeVerification | None = None
     verification_failed: str | None = None
     memory: ServeMemory | None = None
@@ -119,6 +124,13 @@ class Watched:
         if self.sample is not None:
             return self.sample.head.pool.size_bytes
         return None if self.counters is None else self.counters.size_bytes
+
+    def note_size(self) -> None:
+        """Note a change of shared_buffers, if there was one since the last sample."""
+        size = self.size_bytes
+        if size is not None and self.last_size_bytes not in (None, size):
+            self.change = ServeChange(at=self.at, before_bytes=self.last_size_bytes or 0, after_bytes=size)
+        self.last_size_bytes = size or self.last_size_bytes
 
 
 class Board:

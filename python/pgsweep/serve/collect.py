@@ -138,6 +138,7 @@ class Collector:
             watched.at = now
             watched.failure = None
             watched.values = values
+            watched.note_size()
             if counted:
                 add_totals(watched.totals, sample.reading, values, self._served_by.pending)
 
