@@ -54,13 +54,14 @@ class Database(msgspec.Struct, frozen=True, kw_only=True):
     """A database of the cluster, and whether this role may connect to it.
 
     Attributes:
+        may_connect: None where it was dropped just now.
         is_template: databases are made as copies of it, so they would inherit what is created in it.
     """
 
     oid: int
     name: str
     allows_connections: bool
-    may_connect: bool
+    may_connect: bool | None
     is_template: bool
 
 

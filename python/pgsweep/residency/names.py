@@ -83,6 +83,8 @@ def _read_wanted(access: Access, names: Names, wanted: Iterable[int], *, sizes: 
         why, enable = None, None
         if not database.allows_connections:
             why = "it accepts no connections"
+        elif database.may_connect is None:
+            why = "it was dropped meanwhile"
         elif not database.may_connect:
             why, enable = "this role may not connect to it", "connect as a role that may"
         else:
