@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.sample import first_rows
@@ -277,3 +278,31 @@ def test_a_long_statement_is_split_when_it_is_over(
     if disk < blocks * 8192 / 2:
         pytest.skip("this file system does not read from a disk")
     assert totals["disk_reads"] - begun["disk_reads"] > 0.9 * blocks
+
+
+def test_where_sessions_are_hidden_it_is_said_that_reads_are_not_split(
+    wheel18: Cluster, tmp_path: Path
+) -> None:
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE sees_little LOGIN")
+        try:
+            conninfo = make_conninfo(wheel18.conninfo(), user="sees_little")
+            server = ServerConfig(key="one", name="one", conninfo=conninfo)
+            config = ServeConfig(servers=[server], host="", port=1, history=tmp_path, evidence=tmp_path)
+            board = Board(config, ["here"], lambda: None)
+            kept = History(sqlite_store(tmp_path / "history.sqlite"), most_bytes=1 << 30)
+            collector = Collector(server, board, kept, interval_seconds=1.0, source="auto")
+            with collector._opened() as live:
+                for _ in range(2):
+                    time.sleep(1.1)  # counters are read once a second
+                    sample = live.look()
+                    assert sample is not None
+                    collector._show(sample)
+        finally:
+            connection.execute("DROP ROLE sees_little")
+    totals = board.servers["one"].totals
+    assert "reads" in totals
+    assert totals["outside_pool_reads"] == totals["reads"]
+    if "disk_read_bytes" in totals:
+        [entry] = [each for each in board.summary("one").missing if "page cache or a disk" in each.what]
+        assert "hidden" in entry.why

@@ -304,6 +304,15 @@ def _missing_metrics(watched: Watched) -> list[Missing]:
     ]
 
 
+def _missing_split(watched: Watched, head: TopSample | CountersSample) -> list[Missing]:
+    """Return why it is not known what served the reads, where that is so though disk reads are seen."""
+    if not head.backends.hidden or "disk_read_bytes" not in watched.totals:
+        return []
+    why = "sessions of other roles are hidden, and what a transaction reads is counted at its end"
+    enable = "grant pg_monitor to the role: pgsweep doctor has the command"
+    return [Missing(what="whether reads came from the page cache or a disk", why=why, enable=enable)]
+
+
 def summary_of(watched: Watched) -> ServeSummary:
     """Return the line of the overview."""
     config, values, head = watched.config, watched.values, watched.head
@@ -349,7 +358,7 @@ def summary_of(watched: Watched) -> ServeSummary:
         held_back=head.held_back,
         collect_share=head.backend_share,
         collect_seconds=head.look_seconds,
-        missing=[*head.missing, *_missing_metrics(watched)],
+        missing=[*head.missing, *_missing_split(watched, head), *_missing_metrics(watched)],
         **_advice_fields(watched),
     )
 
