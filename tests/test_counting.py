@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -190,6 +191,8 @@ class Watching:
         # A session sends its last counters after its client has gone.
         others = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
         wait_until(lambda: self.session.execute(others).fetchone() == (1,))
+        if self.session.info.server_version < 150000:
+            time.sleep(1.2)  # the collector's file may be half a second old (PGSTAT_STAT_INTERVAL, pgstat.c)
         before = self.look()
         work()
         wait_until(lambda: self.look() - before >= least)
