@@ -24,6 +24,7 @@ from pgsweep.records.rollup import BY, is_catalog, roll_up
 from pgsweep.residency.access import Access, opened
 from pgsweep.residency.names import Names, read_names
 from pgsweep.testbed.cold import drop_from_page_cache
+from pgsweep.ui.cache import cache_page, cache_text
 from pgsweep.ui.results import to_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import PGSWEEP, run
@@ -521,3 +522,11 @@ def test_a_relation_is_evicted_from_both_caches_on_request(shop: str, server: Cl
     # A page of the files' maps may be read again by whoever comes by.
     assert cached < 1 << 16
     assert of_plain("--evict", "absent", "--yes")[0] == 2
+
+
+def test_a_map_comes_first(shop: str) -> None:
+    """It is what was asked for; the table of all relations may be long."""
+    result = looked(shop, map_of="plain", map_cells=16)
+    text = cache_text(result, Terminal())
+    assert text.index("the first on the left") < text.index("shared_buffers ") < text.index("total")
+    assert cache_page(result).sections[0].ident == "map"

@@ -65,6 +65,15 @@ def test_what_is_wrong_in_it_is_said_and_help_comes_all_the_same(text: str, word
     assert said(config, "cache", "-h", "/nowhere", PGSWEEP_CONFIG="")[0] == 3
 
 
+def test_a_file_that_is_named_must_be_there(config: Path) -> None:
+    """Without it options would have other defaults, and nobody would notice."""
+    code, _, err = said(config, "cache", "-h", "/nowhere", PGSWEEP_CONFIG=str(config))
+    assert code == 2
+    assert f"there is no `{config}`, which PGSWEEP_CONFIG names" in err
+    assert said(config, "cache", "--help", PGSWEEP_CONFIG=str(config))[0] == 0
+    assert said(config, "cache", "-h", "/nowhere")[0] == 3, "the usual file may be missing"
+
+
 def test_a_decision_of_the_moment_has_no_default(config: Path) -> None:
     config.write_text("[hugepages]\nyes = true\n")
     code, _, err = said(config, "hugepages", "-h", "/nowhere")

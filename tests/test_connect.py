@@ -25,6 +25,8 @@ from pgsweep.pg.connect import connect
 from pgsweep.pg.conninfo import build_conninfo, describe
 from pgsweep.pg.refusals import explained
 from pgsweep.records.warm import WarmResult, WarmTrouble, WarmWork
+from pgsweep.residency.access import opened
+from pgsweep.residency.names import read_names
 from tests.fix_cli import ROOT, run
 from tests.fix_process import needs_root, wait_until
 
@@ -494,3 +496,40 @@ def test_refusals_name_the_role_and_the_database(wheel18: Cluster) -> None:
     psql = f"psql -h {wheel18.socket_directory} -p 5432 -d postgres -c"
     assert f"""{psql} 'ALTER ROLE "it'"'"'s" CONNECTION LIMIT -1'""" in " ".join(role.split())
     assert f"""{psql} 'ALTER DATABASE "full" CONNECTION LIMIT -1'""" in " ".join(database.split())
+
+
+@pytest.mark.parametrize("catalog", ["pg_class", "pg_db_role_setting", "pg_namespace"])
+def test_a_lock_on_a_catalog_is_not_a_host_that_does_not_answer(wheel18: Cluster, catalog: str) -> None:
+    with psycopg.connect(wheel18.conninfo()) as holder:
+        holder.execute(f"LOCK TABLE {catalog} IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(PgsweepError) as caught, explained():
+            connect(wheel18.conninfo())
+    words = everything_said(caught.value)
+    assert "lock timeout" in words
+    assert "another session" in words
+    assert "does not answer" not in words
+    assert "firewall" not in words
+
+
+def test_only_where_a_privilege_is_missing_another_role_is_proposed(wheel18: Cluster) -> None:
+    """Not where a database is invalid, or takes no more connections."""
+    made = ("is_shut", "is_full", "is_invalid")
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE visitor LOGIN IN ROLE pg_monitor")
+        for name in made:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        connection.execute("REVOKE CONNECT ON DATABASE is_shut FROM public")
+        connection.execute("ALTER DATABASE is_full CONNECTION LIMIT 0")
+        connection.execute("UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'is_invalid'")
+        try:
+            with opened(make_conninfo(wheel18.conninfo(), user="visitor"), pool_needed=False) as access:
+                names = read_names(access, [database.oid for database in access.databases])
+        finally:
+            for name in made:
+                connection.execute(f"DROP DATABASE {name}")
+            connection.execute("DROP ROLE visitor")
+    found = {entry.what.removeprefix("relations of database "): entry for entry in names.missing}
+    asks = {name for name, entry in found.items() if "as a role that may" in (entry.enable or "")}
+    assert asks == {"is_shut"}
+    assert "CONNECTION LIMIT" in (found["is_full"].enable or "")
+    assert found["is_invalid"].enable == "drop it again: DROP DATABASE"

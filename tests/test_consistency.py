@@ -172,6 +172,26 @@ def test_temporary_relations_are_no_contradiction(server: Cluster, database: str
     assert found.estimate.miss_ratio[0] == pytest.approx(found.observed.miss_ratio, abs=0.03)
 
 
+def test_hits_of_temporary_tables_are_no_accesses_of_the_pool(
+    server: Cluster, database: str, tmp_path: Path
+) -> None:
+    """A table that fits into temp_buffers is read all the time: the miss ratio is that of the others."""
+    path = tmp_path / "a.evidence"
+    make = "CREATE TEMP TABLE passing AS SELECT g AS id FROM generate_series(1, 100000) AS g; ANALYZE passing"
+    with (
+        at_work(server.conninfo(database), make, "SELECT count(id) FROM passing", pause_seconds=0.01),
+        load_running(server, database, pause_seconds=0.02),
+    ):
+        record_sql(server.conninfo(database), path, seconds=6, rng_seed=1)
+    counters = Evidence.open(path).table("counters")
+    mine = (counters["scope"] == "database") & (counters["object"] == database)
+    counted = counters["value"][mine & (counters["name"] == "blks_hit")]
+    totals = totals_of(path)
+    assert 0 < totals.hits < (counted[-1] - counted[0]) / 2
+    observed = predict(path, sizes_bytes=SIZES_BYTES).observed
+    assert observed.miss_ratio == pytest.approx(totals.misses / (totals.misses + totals.hits), rel=0.01)
+
+
 def test_relations_made_and_dropped_meanwhile(server: Cluster, database: str, tmp_path: Path) -> None:
     path = tmp_path / "a.evidence"
     conninfo = server.conninfo(database)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,9 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
                 ("cache", {"server": "other"}),
                 ("cache", {"server": "gone"}),
                 ("predict_misses", {"evidence_name": "../../etc"}),
+                ("cache", {"server": "shop", "top": -1}),
+                ("memory", {"server": "shop", "top": 0}),
+                ("cache", {"server": "shop", "top": 1000}),
             ],
         )
     )
@@ -71,7 +76,7 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
     assert names == {"servers", "doctor", "cache", "memory", "predict_misses", "advise_settings"}
     assert all(tool.annotations.read_only_hint for tool in tools.tools)
     texts = [answer.content[0].text for answer in answers]
-    assert [answer.is_error for answer in answers] == [False] * 7 + [True] * 4, texts
+    assert [answer.is_error for answer in answers] == [False] * 7 + [True] * 7, texts
     records = [json.loads(text) for text in texts[:7]]
     assert [answer.structured_content for answer in answers[:7]] == records
     servers, doctor, cache, memory, predicted, advice, changed = records
@@ -89,4 +94,49 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
     assert "the servers are: shop, gone" in texts[8]
     assert "pg_isready" in texts[9]
     assert "there is no evidence" in texts[10]
+    for text, top in zip(texts[11:], (-1, 0, 1000), strict=True):
+        assert f"`top` is {top}" in text
+        assert "1 to 200" in text
     assert "very-secret-word" not in json.dumps(texts)
+
+
+_IMPATIENT = """
+import sys
+import pgsweep.mcp
+pgsweep.mcp._PATIENCE_SECONDS = 0.5
+pgsweep.mcp._PROGRESS_SECONDS = 0.2
+pgsweep.mcp.run({"hangs": sys.argv[1]}, [])
+"""
+
+
+def test_a_question_that_takes_long_has_progress_or_is_to_be_asked_again() -> None:
+    """A server that takes connections and says nothing: a client must hear something before it gives up."""
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    async def ask(conninfo: str) -> tuple[list[float], list[Any]]:
+        parameters = StdioServerParameters(
+            command=sys.executable, args=["-P", "-c", _IMPATIENT, conninfo], env=dict(os.environ)
+        )
+        heard: list[float] = []
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            assert (total, message) == (None, f"at work for {progress:.0f} s")
+            heard.append(progress)
+
+        about = {"server": "hangs"}
+        async with stdio_client(parameters) as (reader, writer), ClientSession(reader, writer) as session:
+            await session.initialize()
+            answers = [await session.call_tool("cache", about)]
+            answers.append(await session.call_tool("cache", about, progress_callback=hear))
+            return heard, answers
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        heard, (first, second) = asyncio.run(ask(f"host=127.0.0.1 port={port} dbname=x user=x"))
+    assert first.is_error
+    assert "ask the same again" in first.content[0].text
+    assert len(heard) > 3
+    assert heard == sorted(heard)
+    assert second.is_error
+    assert "began no session" in second.content[0].text or "timeout" in second.content[0].text

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -14,11 +16,12 @@ from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.buffercache import SnapshotReader
-from pgsweep.pg.catalog import read_relations, read_server, require_buffercache
+from pgsweep.pg.catalog import estimated_sizes, read_relations, read_server, require_buffercache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.queries import load
 from tests.fix_page import load_running, wait_for_pages
+from tests.fix_process import wait_until
 from tests.fix_recording import RECORDERS, Heard, Recorder
 
 
@@ -235,6 +238,33 @@ def test_a_locked_relation_does_not_hold_up_the_catalog(server: Cluster, databas
     assert not relations["page"].measured
     assert relations["page"].main_blocks >= 3000
     assert relations["page_pkey"].measured
+
+
+def test_a_queued_alter_table_costs_no_other_relation_its_size(server: Cluster, database: str) -> None:
+    """It waits for a reader; whoever comes after it waits too. Which sizes are estimates is said."""
+    with (
+        psycopg.connect(server.conninfo(database)) as reader,
+        psycopg.connect(server.conninfo(database), autocommit=True) as alters,
+        connect(server.conninfo(database)) as connection,
+    ):
+        reader.execute("SELECT FROM page LIMIT 1")
+        waiting = threading.Thread(target=refused, args=(alters, "ALTER TABLE page ADD COLUMN more int"))
+        waiting.start()
+        asked = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"
+        wait_until(lambda: connection.execute(asked).fetchone() == (1,))
+        relations = read_relations(connection)
+        alters.cancel()
+        waiting.join()
+    assert [relation.name for relation in relations if not relation.measured] == ["page"]
+    assert "page is an estimate" in (estimated_sizes(relations) or "")
+    with connect(server.conninfo(database)) as connection:
+        assert estimated_sizes(read_relations(connection)) is None
+
+
+def refused(session: psycopg.Connection[Any], statement: str) -> None:
+    """Execute a statement that is cancelled."""
+    with contextlib.suppress(psycopg.errors.QueryCanceled):
+        session.execute(statement.encode())
 
 
 def test_names_of_any_encoding_are_read(server: Cluster) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.pg.cluster import Cluster
 from pgsweep.serve.rules import expressions
@@ -156,6 +157,30 @@ def test_prometheus_takes_metrics_rules_and_expressions(served: Served, tmp_path
     assert len(json.loads(run("serve", "--grafana").stdout)["panels"]) > 5
 
 
+def test_the_alerts_say_that_pgsweep_itself_is_gone() -> None:
+    """No other alert can: without it there is no metric."""
+    text = run("serve", "--alerts").stdout
+    [rule] = [part for part in text.split("  - alert: ") if part.startswith("PgsweepGone")]
+    assert "absent(pgsweep_build_info)" in rule
+    assert "up == 0" in rule
+
+
+def test_servers_are_named_as_for_psql(wheel18: Cluster, tmp_path: Path) -> None:
+    parts = conninfo_to_dict(wheel18.conninfo())
+    place = ("-h", str(parts["host"]), "-p", str(parts["port"]), "-U", str(parts["user"]))
+    for number, (names, found) in enumerate(
+        ((("-d", "postgres"), ["postgres"]), (("postgres", "template1"), ["postgres", "template1"]))
+    ):
+        with serving(tmp_path / str(number), *place, *names) as running:
+            servers = running.wait_for(
+                "/overview.json", lambda o: {server["state"] for server in o["servers"]} == {"up"}
+            )["servers"]
+            assert sorted(server["database"] for server in servers) == found
+    twice = run("serve", *place, "-d", "postgres", "template1")
+    assert twice.returncode == 2
+    assert "the database is given twice" in twice.stderr
+
+
 def test_every_panels_data_comes_as_json_and_csv(served: Served) -> None:
     for what in ("series", "curves", "advice", "memory", "relations", "consumers"):
         status, headers, text = served.ask(f"/servers/shop-b/{what}.csv")
@@ -267,7 +292,12 @@ def test_the_curve_comes_by_itself(served: Served) -> None:
     """From evidence that is still being recorded."""
     found = served.wait_for(
         "/servers/shop-b/curves.json",
-        lambda c: any(curve["result"] or "not" not in (curve["why"] or "not") for curve in c["now"]),
+        lambda c: (
+            len(c["now"]) > 0
+            and (
+                c["now"][0]["result"] or not (c["now"][0]["early"] or "not" in (c["now"][0]["why"] or "not"))
+            )
+        ),
         patience=240,
     )
     assert found["recording"] is None

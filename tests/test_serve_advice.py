@@ -11,16 +11,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
+from pgsweep.advice.summary import summarized
+from pgsweep.evidence.sql import record_sql
+from pgsweep.pg.cluster import Cluster
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.prediction import NoEviction
-from pgsweep.records.serve import ServeAdvice, ServeAdvised, ServeCurve, ServeSummary
+from pgsweep.records.serve import ServeAdvice, ServeAdvised, ServeChange, ServeCurve, ServeSummary
 from pgsweep.serve.board import Board, best_advice, waiting_saved
 from pgsweep.serve.config import ServeConfig, ServerConfig
+from pgsweep.serve.forecast import Forecasts, predict_pieces
 from pgsweep.serve.metrics import _Metrics, exposed
 from pgsweep.serve.rules import expressions
-from pgsweep.serve.verification import last_change
+from pgsweep.serve.run import Service
+from pgsweep.serve.steady import steadied
+from pgsweep.serve.verification import last_change, seen_change
 from pgsweep.serve.web.pages import render
 from tests.fix_advice import GB, MB, advised, growing, refusing, situation
 
@@ -208,6 +215,156 @@ def test_the_card_without_advice() -> None:
     text = card_of(ServeAdvice(server="s", why="nothing happened <b>"))
     assert "No advice yet: nothing happened &lt;b&gt;" in text
     assert "No advice yet: the first comes" in card_of(ServeAdvice(server="s"))
+
+
+def test_a_change_that_cannot_be_verified_yet_is_said() -> None:
+    """It was denied for ten minutes: until there was enough evidence."""
+    change = ServeChange(at=time.time() - 120, before_bytes=64 * MB, after_bytes=256 * MB)
+    text = card_of(ServeAdvice(server="s", change=change))
+    assert "shared_buffers was changed from 64MB to 256MB 2 min ago" in text
+    assert "was not changed" not in text
+
+
+def test_a_change_is_seen_with_the_first_sample_after_it(board: Board) -> None:
+    server = board.servers["new"]
+    for size, seen in ((64 * MB, None), (64 * MB, None), (256 * MB, (64 * MB, 256 * MB))):
+        server.sample = None  # the server was restarted
+        server.note_size()
+        server.sample = SimpleNamespace(  # type: ignore[assignment]
+            head=SimpleNamespace(pool=SimpleNamespace(size_bytes=size, used_bytes=0))
+        )
+        server.note_size()
+        change = server.change
+        assert (None if change is None else (change.before_bytes, change.after_bytes)) == seen
+
+
+def test_the_evidence_shows_a_change_too(tmp_path: Path) -> None:
+    """Of the time before `serve` was started anew."""
+    assert seen_change(pieces(tmp_path, [8192, 8192])) is None
+    (tmp_path / "more").mkdir()
+    change = seen_change(pieces(tmp_path / "more", [8192, 32768]))
+    assert change == ServeChange(at=1001.0, before_bytes=64 * MB, after_bytes=256 * MB)
+
+
+def planner(value: str | None, *, today: str = "4GB") -> ServeAdvised:
+    """Advice to set effective_cache_size; to leave it without a value."""
+    found = one(leaving(), 900, 600.0, GB)
+    action: Any = "leave" if value is None else "set"
+    settings = [
+        msgspec.structs.replace(
+            each, action=action, today=today, value=value, takes_effect="" if value is None else "reload"
+        )
+        if each.name == "effective_cache_size"
+        else each
+        for each in found.result.settings
+    ]
+    summary, decision = summarized(settings)
+    result = msgspec.structs.replace(found.result, settings=settings, summary=summary, decision=decision)
+    return msgspec.structs.replace(found, result=result)
+
+
+def test_a_setting_without_a_gain_keeps_the_value_that_was_advised() -> None:
+    """What is free for the page cache comes and goes by gigabytes: 3 GB an hour were no news."""
+    shown = planner("20GB")
+    for value in ("23GB", "17GB", "26GB", "15GB"):
+        shown = steadied(planner(value), shown)
+        [setting] = [each for each in shown.result.settings if each.name == "effective_cache_size"]
+        assert (setting.value, shown.result.decision) == ("20GB", "change")
+        assert "effective_cache_size = 20GB" in shown.result.summary
+        assert value not in shown.result.summary
+    assert "effective_cache_size = 40GB" in steadied(planner("40GB"), shown).result.summary
+    left = planner(None)
+    assert left.result.decision == "leave"
+    assert steadied(planner("7GB"), left).result.decision == "leave"
+    assert steadied(planner("7GB"), left).result.summary == left.result.summary
+    assert steadied(planner("9GB"), left).result.decision == "change"
+    assert steadied(planner(None), shown).result.decision == "leave", "to leave it is no news to wait with"
+    other = planner("23GB", today="8GB")
+    assert steadied(other, shown) == other, "it was set meanwhile"
+    assert steadied(other, None) == other
+
+
+def verdict_of(*curves: ServeCurve) -> str:
+    server = ServeSummary(key="s", name="s", place="here", state="up")
+    return render("_verdict.html.j2", server=server, curves=curves, recording=None)
+
+
+def test_what_a_curve_lacks_is_said_with_the_age_of_what_is_shown() -> None:
+    now = time.time()
+    curve = ServeCurve(
+        window_seconds=900, covered_seconds=600.0, at=now - 1140, result=growing().prediction, next_at=now
+    )
+    assert "alert" not in verdict_of(curve)
+    failed = msgspec.structs.replace(curve, failed="it took longer than 300 s", failed_at=now - 120)
+    text = verdict_of(failed)
+    assert "the one of 2 min ago failed, it took longer than 300 s." in text
+    assert "What is shown is 19 min old" in text
+    text = verdict_of(msgspec.structs.replace(curve, next_at=now - 600))
+    assert "has been due for 10 min" in text
+    assert "What is shown is 19 min old" in text
+    early = ServeCurve(window_seconds=900, covered_seconds=10.0, at=now, result=None, early=True, why="10 s")
+    assert "too early: 10 s" in verdict_of(early)
+    assert 'data-state="early"' in verdict_of(early)
+    assert "no prediction" not in verdict_of(early)
+
+
+def test_a_failed_forecast_leaves_what_was_predicted(tmp_path: Path) -> None:
+    server = ServerConfig(key="s", name="s", conninfo="")
+    service = Service(
+        ServeConfig(servers=[server], host="", port=1, history=tmp_path, evidence=tmp_path / "evidence")
+    )
+    for held in service._held:
+        held.close()
+    service.history.store.close()
+    curve = ServeCurve(window_seconds=900, covered_seconds=600.0, at=7.0, result=growing().prediction)
+    service._show_curve("s", curve, None)
+    failed = ServeCurve(
+        window_seconds=900, covered_seconds=0.0, at=99.0, result=None, failed="signal 9", failed_at=99.0
+    )
+    service._show_curve("s", failed, None)
+    [shown] = service.curves("s")
+    assert (shown.at, shown.result, shown.failed, shown.failed_at) == (7.0, curve.result, "signal 9", 99.0)
+    service._show_curve("s", msgspec.structs.replace(curve, at=120.0), None)
+    [shown] = service.curves("s")
+    assert (shown.at, shown.failed) == (120.0, None)
+
+
+def test_a_forecast_that_takes_too_long_or_dies_says_so(tmp_path: Path) -> None:
+    (tmp_path / "1.evidence").mkdir()
+    shown: list[ServeCurve] = []
+    forecasts = Forecasts(
+        {"s": tmp_path}, lambda _key, curve, _advised: shown.append(curve), lambda _key, _answer: None
+    )
+    forecasts._longest_seconds = 0.05
+    answer = forecasts._answer("s", 900)
+    assert answer is not None
+    assert answer.failed == "it took longer than 0 s"
+    pauses = [forecasts._shown("s", 900, answer) for _ in range(3)]
+    assert pauses == [60.0, 120.0, 240.0]
+    assert [curve.failed for curve in shown] == [answer.failed] * 3
+    forecasts._longest_seconds = 60.0
+    answer = forecasts._answer("s", 900)
+    assert answer is not None
+    assert (answer.failed, answer.result) == (None, None), "the next process answers"
+    assert answer.why is not None
+    assert forecasts._process is not None
+    forecasts._process.kill()
+    answer = forecasts._answer("s", 900)
+    assert answer is not None
+    assert answer.failed in (None, "its process ended (signal 9)")
+    forecasts._end_process()
+
+
+def test_too_little_evidence_is_a_state_of_its_own(wheel18: Cluster, tmp_path: Path) -> None:
+    """Seconds of evidence contradicted themselves, which is no news of the server."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+    record_sql(wheel18.conninfo(), tmp_path / "1.evidence", seconds=1, max_snapshots=1)
+    answer = predict_pieces([tmp_path / "1.evidence"], 900, advise=True)
+    assert answer.early, answer
+    assert (answer.result, answer.advice) == (None, None)
+    assert answer.why is not None
+    assert "s of evidence" in answer.why
 
 
 def pieces(folder: Path, sizes: list[Any]) -> list[Path]:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgsweep.cache.top.live import Live
-from pgsweep.cache.top.sample import Reading, first_rows
+from pgsweep.cache.top.sample import first_rows
 from pgsweep.host.reads import DiskReads
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.counting import Reading
 from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
+from pgsweep.records.top import OpenTransaction
 from pgsweep.residency.access import opened
 from pgsweep.serve.board import Board, avoidable
-from pgsweep.serve.collect import Collector, gained
+from pgsweep.serve.collect import Collector, add_totals, columns_of, gained
 from pgsweep.serve.config import ServeConfig, ServerConfig
 from pgsweep.serve.history import History, Sample, sqlite_store
-from pgsweep.serve.metrics import served, sweep_period
+from pgsweep.serve.metrics import sweep_period
+from pgsweep.serve.served_by import LONGEST_SECONDS, ServedBy, Split
+from tests.fix_process import wait_until
 
 FIRST = Reading(
     at=100.0, hits=1000, reads=50, transactions=7, allocations=60, evictions=None, hand_buffers=4096
@@ -43,19 +49,63 @@ def test_counters_are_subtracted() -> None:
     assert sweep_period(values, 8192) == 20.0
 
 
-def test_nothing_is_made_of_a_reset_or_of_what_is_not_seen() -> None:
+def test_nothing_is_made_of_what_is_not_seen() -> None:
     assert gained(None, None, FIRST, None) == {}
-    assert gained(FIRST, 0, later(hits=10), 0) == {}, "the statistics were reset"
+    assert "hits" not in gained(FIRST, 0, later(counted=False), 0), "track_counts is off"
     values = gained(FIRST, None, later(hits=1001, hand_buffers=None), None)
     assert "disk_read_bytes" not in values
     assert "hand_buffers" not in values
     assert sweep_period(values, 8192) is None
 
 
-def test_reads_are_split_only_where_disk_reads_are_known() -> None:
-    assert served({"reads": 100.0}) == {"outside_pool": 100.0}
-    assert served({"reads": 100.0, "disk_read_bytes": 30 * 8192.0}) == {"page_cache": 70.0, "disk": 30.0}
-    assert served({"reads": 10.0, "disk_read_bytes": 30 * 8192.0}) == {"page_cache": 0.0, "disk": 10.0}
+def at_work(pid: int = 7, since: float = 5.0) -> OpenTransaction:
+    return OpenTransaction(pid, since, None)
+
+
+def test_reads_are_split_over_the_whole_of_a_statement() -> None:
+    """20 s of cold reads: the kernel counts them at once, the server at the end."""
+    served = ServedBy()
+    served.begin([])
+    for _ in range(2):
+        assert served.add(10.0, 100.0, 12_500.0, [at_work()]) is None
+    assert served.pending == 200.0
+    assert served.add(10.0, 25_300.0, 43.0, []) == Split(seconds=30.0, page_cache=457.0, disk=25_043.0)
+    assert served.pending == 0.0
+
+
+def test_what_served_reads_is_not_known_where_it_cannot_be() -> None:
+    served = ServedBy()
+    served.begin([at_work()])
+    unknown = Split(seconds=10.0, unsplit=100.0)
+    assert served.add(10.0, 100.0, 50.0, []) == unknown, "its reads of before are among these"
+    assert served.add(10.0, 100.0, 50.0, []) == Split(seconds=10.0, page_cache=50.0, disk=50.0)
+    assert served.add(10.0, 100.0, 50.0, None) == unknown, "sessions are hidden"
+    assert served.add(10.0, 100.0, 50.0, []) == unknown
+    waiting = LONGEST_SECONDS - 10.0
+    assert served.add(waiting, 7.0, 5.0, [at_work()]) is None
+    assert served.add(10.0, 7.0, 5.0, [at_work()]) == Split(seconds=LONGEST_SECONDS, unsplit=14.0)
+    assert served.add(10.0, 7.0, 5.0, [at_work()]) == Split(seconds=10.0, unsplit=7.0), "at once from then on"
+
+
+def test_a_transaction_that_is_idle_all_the_time_hinders_nothing() -> None:
+    served = ServedBy()
+    idle = OpenTransaction(7, 5.0, 6.0)
+    served.begin([idle])
+    assert served.add(10.0, 100.0, 30.0, [idle]) == Split(seconds=10.0, page_cache=70.0, disk=30.0)
+    assert served.add(5.0, 100.0, 30.0, [idle]) is None, "too short: a session may not have sent its counters"
+    assert served.add(5.0, 100.0, 30.0, [OpenTransaction(7, 5.0, 9.0)]) == Split(seconds=10.0, unsplit=200.0)
+
+
+def test_totals_by_what_served_them_add_up_and_do_not_fall() -> None:
+    """Also over a session that was lost: its reads are counted, and what served them is not known."""
+    totals: dict[str, float] = {}
+    split = columns_of(Split(seconds=10.0, page_cache=30.0, disk=10.0))
+    add_totals(totals, later(reads=50), split, 0.0)
+    assert (totals["page_cache_reads"], totals["disk_reads"], totals["outside_pool_reads"]) == (30, 10, 10)
+    add_totals(totals, later(reads=80), {}, 30.0)
+    assert totals["outside_pool_reads"] == 10
+    add_totals(totals, later(reads=180), {}, 0.0)
+    assert totals["outside_pool_reads"] == 140
 
 
 def test_what_twice_the_size_would_save() -> None:
@@ -164,3 +214,95 @@ def test_looks_between_two_readings_of_the_counters_lose_nothing(wheel18: Cluste
     assert board.servers["one"].totals["hits"] == sum(
         row.values["hits"] for row in rows if isinstance(row, Sample)
     )
+
+
+_LONG = """DO $$ BEGIN PERFORM count(*) FROM long_read; PERFORM pg_sleep(4); END $$"""
+
+
+def test_a_long_statement_is_split_when_it_is_over(
+    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interval by interval its blocks, which are counted at its end, would all be the page cache's."""
+    monkeypatch.setattr("pgsweep.serve.served_by.SHORTEST_SECONDS", 0.1)
+    monkeypatch.setattr("pgsweep.cache.top.live._COUNTERS_SECONDS", 0.1)
+    rows = "SELECT repeat('x', 900) FROM generate_series(1, 40000)"
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+        connection.execute(f"CREATE TABLE long_read AS {rows}")
+        connection.execute("VACUUM ANALYZE long_read")
+        connection.execute("CHECKPOINT")
+        place = "SELECT pg_relation_filepath('long_read'), pg_relation_size('long_read') / 8192"
+        [(path, blocks)] = connection.execute(place).fetchall()
+        connection.execute("SELECT pg_buffercache_evict(bufferid) FROM pg_buffercache WHERE relfilenode > 0")
+    with (wheel18.data_directory / path).open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    server = ServerConfig(key="one", name="one", conninfo=wheel18.conninfo())
+    config = ServeConfig(servers=[server], host="", port=1, history=tmp_path, evidence=tmp_path)
+    board = Board(config, ["here"], lambda: None)
+    kept = History(sqlite_store(tmp_path / "history.sqlite"), most_bytes=1 << 30)
+    collector = Collector(server, board, kept, interval_seconds=1.0, source="auto")
+    totals = board.servers["one"].totals
+
+    def work() -> None:
+        with psycopg.connect(wheel18.conninfo(), autocommit=True) as session:
+            session.execute(_LONG)
+
+    worker = threading.Thread(target=work)
+    with collector._opened() as live:
+        assert isinstance(live, Live)
+
+        def look() -> bool:
+            """Look, and return whether the statement is at work and seen to be."""
+            time.sleep(0.15)
+            live._counters_costs.clear()
+            before = dict(totals)
+            sample = live.look()
+            collector._show(sample)
+            assert all(totals[name] >= value for name, value in before.items())
+            return any(one.idle_since is None for one in sample.head.backends.uncounted)
+
+        look()
+        look()
+        begun = dict(totals)
+        worker.start()
+        wait_until(look)
+        while look():
+            assert totals["disk_reads"] + totals["page_cache_reads"] - blocks < 0
+        worker.join()
+        wait_until(lambda: not look() and totals["reads"] - begun["reads"] >= blocks)
+        wait_until(lambda: not look() and collector._served_by.pending == 0)
+    whole = totals["page_cache_reads"] + totals["disk_reads"] + totals["outside_pool_reads"]
+    assert whole == pytest.approx(totals["reads"])
+    assert totals["outside_pool_reads"] - begun["outside_pool_reads"] < blocks / 10
+    disk = totals["disk_read_bytes"] - begun["disk_read_bytes"]
+    if disk < blocks * 8192 / 2:
+        pytest.skip("this file system does not read from a disk")
+    assert totals["disk_reads"] - begun["disk_reads"] > 0.9 * blocks
+
+
+def test_where_sessions_are_hidden_it_is_said_that_reads_are_not_split(
+    wheel18: Cluster, tmp_path: Path
+) -> None:
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE sees_little LOGIN")
+        try:
+            conninfo = make_conninfo(wheel18.conninfo(), user="sees_little")
+            server = ServerConfig(key="one", name="one", conninfo=conninfo)
+            config = ServeConfig(servers=[server], host="", port=1, history=tmp_path, evidence=tmp_path)
+            board = Board(config, ["here"], lambda: None)
+            kept = History(sqlite_store(tmp_path / "history.sqlite"), most_bytes=1 << 30)
+            collector = Collector(server, board, kept, interval_seconds=1.0, source="auto")
+            with collector._opened() as live:
+                for _ in range(2):
+                    time.sleep(1.1)  # counters are read once a second
+                    sample = live.look()
+                    assert sample is not None
+                    collector._show(sample)
+        finally:
+            connection.execute("DROP ROLE sees_little")
+    totals = board.servers["one"].totals
+    assert "reads" in totals
+    assert totals["outside_pool_reads"] == totals["reads"]
+    if "disk_read_bytes" in totals:
+        [entry] = [each for each in board.summary("one").missing if "page cache or a disk" in each.what]
+        assert "hidden" in entry.why

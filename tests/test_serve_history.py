@@ -35,7 +35,7 @@ from pgsweep.serve.history import (
     roll_up,
     sqlite_store,
 )
-from pgsweep.serve.history_reads import level_for, read_curves, read_series, read_verification
+from pgsweep.serve.history_reads import level_for, read_curves, read_series, read_verification, sample_rows
 from pgsweep.serve.holding import hold_folder
 from pgsweep.serve.storage import HistoryError, SqliteStore, Store
 from tests.fix_cli import run
@@ -201,6 +201,22 @@ def test_of_many_curves_some_are_read(store: Store) -> None:
     found = [curve.at for curve in read_curves(store, "s", 0, last)]
     assert found == [last - 3600 * hour for hour in range(1696, -1, -4)]
     assert len(read_curves(store, "s", last - 3600 * 400, last)) == 401
+
+
+def test_an_older_history_gets_the_columns_that_it_lacks(store: Store) -> None:
+    """It can be read before it is opened to be written, and what it has stays."""
+    last = int(time.time())
+    filled(store, [Sample("s", last - 20, {"hits": 7.0})])
+    store.open()
+    with store.writing() as session:
+        for name in ("split_seconds", "disk_reads"):
+            session.execute(f"ALTER TABLE main.samples DROP COLUMN {name}")
+    assert read_series(store, "s", last - 30, last).columns["disk_reads"] == [None]
+    assert next(rows[0][4] for rows in sample_rows(store)) == 7.0
+    store.close()
+    filled(store, [Sample("s", last - 10, {"disk_reads": 3.0})])
+    found = read_series(store, "s", last - 30, last).columns
+    assert (found["hits"], found["disk_reads"]) == ([7.0, None], [None, 3.0])
 
 
 def test_export_has_every_level_the_consumers_and_the_curves(store: Store, tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from pgsweep.cache.top.directory import Directory
-from pgsweep.cache.top.sample import CacheSample, Reading
+from pgsweep.cache.top.sample import CacheSample
 from pgsweep.pg.catalog import Relation
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.counting import Reading
 from pgsweep.records.cache import PoolState
 from pgsweep.records.top import TopBackends, TopSample, TopView
 from pgsweep.residency.names import Named, Names

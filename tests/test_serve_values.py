@@ -194,6 +194,16 @@ def per_second(series: dict[str, Any], name: str) -> list[float | None]:
     ]
 
 
+def split_rows(columns: dict[str, list[float | None]], names: list[str], *, later: bool) -> list[list[Any]]:
+    """Return rates over the seconds of a split: as of the last time at which it was known, or of the next."""
+    seconds = columns["split_seconds"]
+    rows: list[list[Any]] = []
+    for i in sorted(range(len(seconds)), reverse=later):
+        over, last = seconds[i], rows[-1] if rows else [None] * len(names)
+        rows.append([(columns[name][i] or 0.0) / over for name in names] if over else last)
+    return rows[::-1] if later else rows
+
+
 def following(check: Callable[[Any, Served], None]) -> Callable[[Any, Served], None]:
     """Return a test that is tried again: the page follows when the prediction of a longer window comes."""
 
@@ -251,14 +261,17 @@ def test_the_curve(page: Any, served: Served) -> None:
 def test_reads_over_time(page: Any, served: Served) -> None:
     series = served.json("/servers/shop/series.json?range=15m")
     hits, reads = per_second(series, "hits"), per_second(series, "reads")
-    disk = [None if v is None else v / 8192 for v in per_second(series, "disk_read_bytes")]
     labels = ["page cache or disk", "pool (right axis)"]
     rows: list[list[float | None]] = [list(row) for row in zip(reads, hits, strict=True)]
-    if any(value is not None for value in disk):
-        labels = ["page cache", "disk", "pool (right axis)"]
+    columns = series["columns"]
+    if any(columns["split_seconds"]):
+        names = ["page_cache_reads", "disk_reads"] + ["unsplit_reads"] * any(columns["unsplit_reads"])
+        labels = [*["page cache", "disk", "page cache or disk"][: len(names)], "pool (right axis)"]
+        # Under the pointer a line shows its nearest value, without it the last.
         rows = [
-            [None, None, h] if r is None or d is None else [r - min(r, d), min(r, d), h]
-            for r, d, h in zip(reads, disk, hits, strict=True)
+            [*row, hit]
+            for later in (True, False)
+            for row, hit in zip(split_rows(columns, names, later=later), hits, strict=True)
         ]
     check_lines(page, "reads", labels, rows)
 

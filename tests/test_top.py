@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -33,6 +34,7 @@ from pgsweep.ui.top import TopApp
 from pgsweep.ui.top_text import KEYS
 from tests.fix_cli import run
 from tests.fix_cluster import SETTINGS
+from tests.fix_process import wait_until
 from tests.fix_screen import screen_of
 
 BLOCK = 8192
@@ -399,6 +401,51 @@ def test_looking_by_sql_is_held_back(tmp_path: Path) -> None:
         ) as screen:
             screen.wait_for("not 0.1 s, to stay cheap", "cost: ")
             assert b"by pg_buffercache: about" in screen.raw  # reported before it began
+
+
+def names_of(live: Live) -> set[tuple[str, str]]:
+    return {(row.database, row.relation) for row in live.look().sample(TopView()).relations}
+
+
+def test_a_table_has_its_name_when_its_transaction_commits(
+    wheel18: Cluster, quiet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is seen before, when no catalog names it; and a database that is made later has its name too."""
+    monkeypatch.setattr("pgsweep.cache.top.live._NAMES_SECONDS", 0.1)
+    monkeypatch.setattr("pgsweep.cache.top.live._NAMES_SHARE", 1.0)
+    database = psycopg.conninfo.conninfo_to_dict(quiet)["dbname"]
+    with opened(quiet) as access, psycopg.connect(quiet) as session:
+        live = Live(access)
+        session.execute("CREATE TABLE committed_late AS SELECT repeat('x', 500) FROM generate_series(1, 999)")
+        wait_until(lambda: (database, "(relations no catalog names)") in names_of(live))
+        wait_until(lambda: names_of(live) and live._unnamed_pause > 0.1)  # it was asked for once more
+        session.commit()
+        wait_until(lambda: (database, "committed_late") in names_of(live))
+        with psycopg.connect(quiet, autocommit=True) as other:
+            other.execute("CREATE DATABASE made_later TEMPLATE template0")
+            try:
+                with psycopg.connect(wheel18.conninfo("made_later"), autocommit=True) as inside:
+                    inside.execute("CREATE TABLE inside_it AS SELECT 1 AS id")
+                    wait_until(lambda: ("made_later", "inside_it") in names_of(live))
+                assert not any(name.startswith("(oid") for name, _ in names_of(live))
+            finally:
+                other.execute("DROP DATABASE made_later")
+
+
+def test_what_has_left_the_pool_is_not_in_both_caches(quiet: str) -> None:
+    """The page cache is read more rarely than the pool."""
+    with opened(quiet) as access:
+        live = Live(access)
+        live.look()
+        live.await_files(30)
+        caches = live.look()
+        assert caches.files is not None
+        gone = replace(caches, usage_counts=np.minimum(caches.usage_counts, 1))
+    sample = gone.sample(TopView())
+    assert all((row.both_bytes or 0) <= row.shared_buffers_bytes for row in sample.relations)
+    assert sample.page_cache is not None
+    assert sample.page_cache.both_bytes <= sample.pool.used_bytes
+    assert sample.page_cache.both_bytes == sum(row.both_bytes or 0 for row in sample.relations)
 
 
 def test_orders_and_filter(quiet: str) -> None:

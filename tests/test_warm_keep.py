@@ -301,6 +301,45 @@ def test_a_relation_is_rewritten_locked_and_dropped_meanwhile(shop: str) -> None
     assert running.result.resident_share_after is None
 
 
+def test_what_the_names_mean_is_asked_again(shop: str) -> None:
+    """Rebuilt indexes, new partitions and indexes, a table that is made anew: all are kept."""
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute("CREATE TABLE parted (g int) PARTITION BY RANGE (g)")
+        connection.execute("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (9000)")
+        connection.execute("INSERT INTO parted SELECT generate_series(1, 8999)")
+        connection.execute("CREATE INDEX parted_g ON parted (g)")
+        connection.execute("CREATE TABLE anew AS SELECT g FROM generate_series(1, 9000) g")
+        with keeping(shop, "parted", "anew", indexes=True, interval_seconds=0.1) as running:
+            running.until(lambda: running.share() == 1.0)
+
+            def kept() -> set[str]:
+                return {label for label, share in running.samples[-1].relations if share == 1.0}
+
+            for _ in range(2):
+                connection.execute("REINDEX INDEX CONCURRENTLY parted_1_g_idx")
+            connection.execute("CREATE TABLE parted_2 PARTITION OF parted FOR VALUES FROM (9000) TO (20000)")
+            connection.execute("INSERT INTO parted SELECT generate_series(9000, 19999)")
+            connection.execute("CREATE INDEX anew_g ON anew (g)")
+            both = {"anew", "anew_g", "parted_1", "parted_1_g_idx", "parted_2", "parted_2_g_idx"}
+            running.until(lambda: kept() == both)
+            with connection.transaction():
+                connection.execute("DROP TABLE anew")
+                connection.execute("CREATE TABLE anew AS SELECT g FROM generate_series(1, 9000) g")
+            connection.execute("ALTER TABLE parted RENAME TO named_otherwise")
+            running.until(lambda: kept() == both - {"anew_g"} and any("anew_g" in n for n in running.notes))
+            running.until(lambda: len(resident(shop, "parted_1_g_idx")) > 0)
+            connection.execute("ALTER TABLE named_otherwise DETACH PARTITION parted_1")
+            running.until(lambda: kept() == {"anew", "parted_2", "parted_2_g_idx"})
+            result = running.end()
+        connection.execute("DROP TABLE named_otherwise, parted_1, anew")
+    troubled = {row.relation: row.trouble for row in result.relations if row.trouble}
+    assert troubled == {
+        "anew_g": "it was dropped meanwhile",
+        "parted_1": "it was taken out of what the names mean meanwhile",
+        "parted_1_g_idx": "it was taken out of what the names mean meanwhile",
+    }
+
+
 def test_what_is_dropped_before_the_end_is_not_resident_at_the_end(shop: str) -> None:
     with psycopg.connect(shop, autocommit=True) as connection:
         connection.execute("CREATE TABLE brief AS SELECT g FROM generate_series(1, 9000) g")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from typing import Any
@@ -25,6 +26,7 @@ from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.rate import draw
 from pgsweep.warm.run.run import plan
 from pgsweep.warm.run.used_part import Counted, fewest_levels, used_at_most
+from tests.fix_cli import run
 from tests.fix_memory import host
 from tests.fix_process import wait_until
 from tests.fix_warm import as_reader
@@ -381,3 +383,14 @@ def test_the_rate_is_measured_where_the_first_stretch_takes_longer_than_the_samp
     result = plan(towarm, WarmOptions(selection=Selection(relations=["orders"])))
     assert result.rate is not None
     assert result.rate.bytes_per_second > 0
+
+
+def test_the_first_of_a_plan(towarm: str) -> None:
+    whole = json.loads(run("warm", "plan", towarm, "--assume-rate", "1GB", "--json").stdout)
+    assert whole["relations_found"] is None
+    some = json.loads(run("warm", "plan", towarm, "--assume-rate", "1GB", "--top", "2", "--json").stdout)
+    assert [row["order"] for row in some["relations"]] == [1, 2]
+    assert some["relations_found"] == len(whole["relations"]) > 2
+    text = run("warm", "plan", towarm, "--assume-rate", "1GB", "--top", "2").stdout
+    assert f"... and {len(whole['relations']) - 2} relations more; without --top: all" in text
+    assert run("warm", "plan", towarm, "--top", "0").returncode == 2

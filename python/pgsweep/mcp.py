@@ -4,17 +4,22 @@
 
 Everything is read-only. An assistant names servers by the names that the command line gave them, and evidence
 by its name in the folders that were given, so it reaches nothing else. Results are the records' JSON, the
-same that `--json` writes; a failure comes with its cause and hint.
+same that `--json` writes; a failure comes with its cause and hint. Within half a minute a client has an
+answer, or hears of progress, or that it is to ask again.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import anyio
 import msgspec
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 
@@ -38,6 +43,11 @@ _READS_ONLY = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
 _MOST_ROWS = 200
+_PATIENCE_SECONDS: Final = 25.0
+"""Clients give up after half a minute or a minute."""
+
+_PROGRESS_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.05
 
 
 def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServer[Any]:
@@ -66,36 +76,51 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
             )
         return found[name]
 
+    questions = _Questions()
+
+    async def answer(ctx: Context, question: Callable[[], Any], *about: object) -> CallToolResult:
+        return await questions.answer(ctx, question, repr(about))
+
     def tool(function: Callable[..., Any]) -> None:
         server.add_tool(function, annotations=_READS_ONLY, structured_output=False)
 
-    def servers() -> CallToolResult:
+    async def servers(ctx: Context) -> CallToolResult:
         """List the servers that can be asked about, and the evidence that predictions can be made from."""
-        return _answer(lambda: {
+        return await answer(ctx, lambda: {
             "servers": [{"name": name, "place": place_of(text)} for name, text in targets.items()],
             "evidence": sorted(_evidence_in(evidence)),
         })  # fmt: skip
 
-    def doctor(server: str) -> CallToolResult:
+    async def doctor(ctx: Context, server: str) -> CallToolResult:
         """Show what can be done with a server from here, and how to enable the rest."""
-        return _answer(lambda: api.examine_server(conninfo_of(server)))
+        return await answer(ctx, lambda: api.examine_server(conninfo_of(server)), "doctor", server)
 
-    def cache(server: str, by: str = "relation", top: int = 30) -> CallToolResult:
+    async def cache(ctx: Context, server: str, by: str = "relation", top: int = 30) -> CallToolResult:
         """Show what lies in shared_buffers, in the page cache, in both and in neither.
 
         `by` is relation, table, partition-root, index, schema or database; `top` is the number of rows, those
         with most in the pool.
         """
-        return _answer(
-            lambda: api.inspect_cache(conninfo_of(server), by=by, top=max(1, min(top, _MOST_ROWS)))
+        return await answer(
+            ctx,
+            lambda: api.inspect_cache(conninfo_of(server), by=by, top=_rows(top)),
+            "cache",
+            server,
+            by,
+            top,
         )
 
-    def memory(server: str, top: int = 30) -> CallToolResult:
+    async def memory(ctx: Context, server: str, top: int = 30) -> CallToolResult:
         """Show what the server's processes cost the host; the server must run on this host."""
-        return _answer(lambda: api.inspect_memory(conninfo_of(server), top=max(1, min(top, _MOST_ROWS))))
+        return await answer(
+            ctx, lambda: api.inspect_memory(conninfo_of(server), top=_rows(top)), "memory", server, top
+        )
 
-    def predict_misses(
-        evidence_name: str, sizes: list[str] | None = None, what_if: list[str] | None = None
+    async def predict_misses(
+        ctx: Context,
+        evidence_name: str,
+        sizes: list[str] | None = None,
+        what_if: list[str] | None = None,
     ) -> CallToolResult:
         """Predict the miss ratio at other sizes of shared_buffers from recorded evidence.
 
@@ -105,16 +130,24 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
         orders 1000 rows/s`, `scan orders every 60s`, `keep orders warm`, `without orders`, `connections 2x`,
         `ram 64GB`, `huge_pages on` or `shared_buffers 8GB`.
         """
-        return _answer(
+        return await answer(
+            ctx,
             lambda: predict(
                 evidence_of(evidence_name),
                 sizes_bytes=None if sizes is None else [parse_bytes(size) for size in sizes],
                 what_if=what_if or [],
-            )
+            ),
+            "predict_misses",
+            evidence_name,
+            sizes,
+            what_if,
         )
 
-    def advise_settings(
-        evidence_name: str, server: str | None = None, memory_of_host: str | None = None
+    async def advise_settings(
+        ctx: Context,
+        evidence_name: str,
+        server: str | None = None,
+        memory_of_host: str | None = None,
     ) -> CallToolResult:
         """Show which settings follow from recorded evidence, each with its reason; nothing is changed.
 
@@ -123,12 +156,17 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
         `memory_of_host`, like 64GB, is what shared_buffers and page cache share, where the evidence does not
         say so.
         """
-        return _answer(
+        return await answer(
+            ctx,
             lambda: advise(
                 evidence_of(evidence_name),
                 conninfo=None if server is None else conninfo_of(server),
                 memory_bytes=None if memory_of_host is None else parse_bytes(memory_of_host),
-            )
+            ),
+            "advise_settings",
+            evidence_name,
+            server,
+            memory_of_host,
         )
 
     for function in (servers, doctor, cache, memory, predict_misses, advise_settings):
@@ -150,16 +188,72 @@ def _evidence_in(folders: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
-def _answer(question: Callable[[], Any]) -> CallToolResult:
-    """Return a record as JSON, in both forms that the protocol has.
+def _rows(top: int) -> int:
+    """Return the number of rows.
 
     Raises:
-        ToolError: there is no answer; says why.
+        UsageError: it is none, or too many.
     """
-    try:
-        record = msgspec.to_builtins(question())
-    except PgsweepError as error:
-        parts = [error.message, error.cause and f"cause: {error.cause}", error.hint and f"hint: {error.hint}"]
-        raise ToolError("\n".join(filter(None, parts))) from error
-    text = msgspec.json.encode(record).decode()
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=record)
+    if not 1 <= top <= _MOST_ROWS:
+        raise UsageError(f"`top` is {top}", hint=f"a number of rows: 1 to {_MOST_ROWS}")
+    return top
+
+
+class _Questions:
+    """Answers questions, each in a thread: it may take minutes, and a client waits for seconds.
+
+    A client that asked for progress hears every few seconds that there is some. Any other is told to ask
+    again before it gives up; the question is answered meanwhile, and the answer kept for it.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Future[Any]] = {}
+
+    async def answer(self, ctx: Context, question: Callable[[], Any], key: str) -> CallToolResult:
+        """Return a record as JSON, in both forms that the protocol has.
+
+        Raises:
+            ToolError: there is no answer; says why.
+        """
+        found = self._asked.get(key)
+        if found is None:
+            found = self._asked[key] = _begun(question)
+        begin = time.monotonic()
+        meta = ctx.request_context.meta
+        hears = meta is not None and meta.get("progress_token") is not None
+        while not found.done():
+            await anyio.sleep(_POLL_SECONDS)
+            taken = time.monotonic() - begin
+            if hears and int(taken / _PROGRESS_SECONDS) > int((taken - _POLL_SECONDS) / _PROGRESS_SECONDS):
+                await ctx.report_progress(taken, message=f"at work for {taken:.0f} s")
+            if not hears and taken >= _PATIENCE_SECONDS:
+                raise ToolError(
+                    f"not answered after {taken:.0f} s, and still being worked on\n"
+                    "hint: ask the same again in a while: the answer is kept for it"
+                )
+        self._asked.pop(key, None)
+        try:
+            record = msgspec.to_builtins(found.result())
+        except PgsweepError as error:
+            parts = [
+                error.message,
+                error.cause and f"cause: {error.cause}",
+                error.hint and f"hint: {error.hint}",
+            ]
+            raise ToolError("\n".join(filter(None, parts))) from error
+        text = msgspec.json.encode(record).decode()
+        return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=record)
+
+
+def _begun(question: Callable[[], Any]) -> Future[Any]:
+    """Answer a question in a thread that does not keep the process from ending."""
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(question())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="question", daemon=True).start()
+    return future

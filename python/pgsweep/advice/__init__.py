@@ -7,4 +7,5 @@ shared_buffers.py  the size, or to leave it
 rules_of_thumb.py  what rules of thumb say, and what following them would gain or cost here
 huge_pages.py, planner.py, connections.py, warming.py    the other settings
 decide.py          all of them together
+summary.py         what they say, in one sentence
 """

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pgsweep.advice.connections import advise_connections
 from pgsweep.advice.huge_pages import advise_huge_pages
 from pgsweep.advice.planner import advise_planner
-from pgsweep.advice.reads import THROUGHPUT, Basis
+from pgsweep.advice.reads import Basis
 from pgsweep.advice.rules_of_thumb import rules_of_thumb
 from pgsweep.advice.shared_buffers import Decision
 from pgsweep.advice.situation import Situation
+from pgsweep.advice.summary import summarized
 from pgsweep.advice.warming import advise_warming
-from pgsweep.records.advice import AdviceResult, AdvisedSetting, Kind, ReadsPoint
+from pgsweep.records.advice import AdviceResult, Kind, ReadsPoint
 from pgsweep.records.cache import Missing
 from pgsweep.records.prediction import ReadCosts
-from pgsweep.units import format_bytes, format_count, format_percent, format_plain
+from pgsweep.units import format_bytes, format_count, format_plain
 
 
 def decide(
@@ -43,8 +44,8 @@ def decide(
         advise_planner(situation, decision.size_bytes),
         advise_connections(situation),
     ]
-    changed = [one for one in settings if one.action == "set"]
-    restarts = any(one.takes_effect == "restart" for one in changed)
+    summary, choice = summarized(settings)
+    restarts = any(one.takes_effect == "restart" for one in settings if one.action == "set")
     settings.append(advise_warming(situation, restarts=restarts))
     prediction = situation.prediction
     return AdviceResult(
@@ -52,8 +53,8 @@ def decide(
         database=database,
         evidence=evidence,
         source=prediction.source,
-        summary=_summary(decision.advice, changed, restarts=restarts),
-        decision="change" if changed else "unknown" if decision.advice.action == "unknown" else "leave",
+        summary=summary,
+        decision=choice,
         observed=prediction.observed,
         memory_bytes=situation.memory_bytes,
         disk_reads_from=basis,
@@ -74,28 +75,6 @@ def decide(
 def _kind(costs: ReadCosts) -> Kind:
     """Return `measured` where both costs are."""
     return "measured" if costs.disk_read_kind == costs.copy_kind == "measured" else "assumed"
-
-
-def _summary(size: AdvisedSetting, changed: list[AdvisedSetting], *, restarts: bool) -> str:
-    not_known = f"What shared_buffers should be is not known, because {size.reason}"
-    if not changed:
-        return not_known if size.action == "unknown" else f"Leave it: {size.reason}"
-    what = ", ".join(f"{one.name} = {one.value}" for one in changed)
-    how = "a restart" if restarts else "a reload"
-    if size.action == "unknown":
-        return f"Set {what} ({how}). {not_known}"
-    if size.action != "set":
-        return f"Leave shared_buffers at {size.today}. Set {what} ({how})"
-    assert size.gain is not None
-    if size.gain.of == THROUGHPUT:
-        return (
-            f"Set {what} ({how}): the throughput is expected to rise by {format_percent(size.gain.value)} "
-            f"({format_percent(size.gain.low)} to {format_percent(size.gain.high)})"
-        )
-    return (
-        f"Set {what} ({how}): sessions are expected to wait {format_percent(size.gain.value)} less for reads "
-        f"({format_percent(size.gain.low)} to {format_percent(size.gain.high)})"
-    )
 
 
 def _remarks(situation: Situation, basis: Basis) -> list[str]:

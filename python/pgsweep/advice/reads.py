@@ -21,6 +21,7 @@ from typing import Final, Literal
 import msgspec
 
 from pgsweep.advice.situation import Situation
+from pgsweep.advice.summary import THROUGHPUT
 from pgsweep.records.advice import Gain, ReadsPoint
 from pgsweep.records.prediction import CurvePoint, MemoryPrediction, ReadCosts
 from pgsweep.sizing.throughput.read_costs import Bounded, waiting
@@ -30,7 +31,6 @@ MOST_OF_ONE_CACHE: Final = 1.15
 
 Basis = Literal["simulated", "bounded", "unknown"]
 WAITING: Final = "time waiting for reads"
-THROUGHPUT: Final = "throughput"
 
 
 def reads_by_size(situation: Situation) -> tuple[list[ReadsPoint], Basis]:

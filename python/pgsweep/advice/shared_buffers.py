@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from pgsweep.advice.candidates import LEAST_ADVISED_BYTES
-from pgsweep.advice.reads import THROUGHPUT, Basis, gain_of, throughput_gain
+from pgsweep.advice.reads import Basis, gain_of, throughput_gain
 from pgsweep.advice.situation import Situation, rounded_down
+from pgsweep.advice.summary import THROUGHPUT
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
 from pgsweep.units import as_setting, format_bytes, format_count, format_percent, format_plain
 

@@ -67,11 +67,20 @@ def defaults_for(command: click.Command, name: str) -> dict[str, Any]:
         name: as it is called: `record`, `warm run`.
 
     Raises:
-        UsageError: the file is not TOML, not the user's own, or names an option that does not exist.
+        UsageError: the file that PGSWEEP_CONFIG names is not there; the file is not TOML, not the user's own,
+            or names an option that does not exist.
     """
     path = config_path()
     # Not even the parser is loaded where there is no file.
-    if path is None or not _is_there(path):
+    if path is None:
+        return {}
+    if not _is_there(path):
+        if os.environ.get("PGSWEEP_CONFIG"):
+            raise UsageError(
+                f"there is no `{path}`, which PGSWEEP_CONFIG names",
+                cause="without it, options would silently have other defaults",
+                hint="name a file that is there, or leave out PGSWEEP_CONFIG; PGSWEEP_CONFIG= reads none",
+            )
         return {}
     file = _read(path)
     options = {

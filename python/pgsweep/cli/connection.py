@@ -31,6 +31,20 @@ def connection_options(function: F) -> F:
 def connection_flags(function: F) -> F:
     """Give a command psql's connection options, for one whose arguments name something else."""
     decorators = (
+        place_flags,
+        click.option("-w", "--no-password", is_flag=True, help="Never ask for a password."),
+        click.option(
+            "-W", "--password", "ask_password", is_flag=True, help="Ask for a password before connecting."
+        ),
+    )
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def place_flags(function: F) -> F:
+    """Give a command those of psql's connection options that name the server."""
+    decorators = (
         click.option("-h", "--host", metavar="HOST", help="Server host or socket directory."),
         click.option("-p", "--port", metavar="PORT", help="Server port."),
         click.option("-U", "--username", metavar="NAME", help="User name in the database."),
@@ -40,10 +54,6 @@ def connection_flags(function: F) -> F:
             metavar="DBNAME",
             help="Database, conninfo string or URI.",
             shell_complete=database_names,
-        ),
-        click.option("-w", "--no-password", is_flag=True, help="Never ask for a password."),
-        click.option(
-            "-W", "--password", "ask_password", is_flag=True, help="Ask for a password before connecting."
         ),
     )
     for decorator in reversed(decorators):

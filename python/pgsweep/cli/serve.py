@@ -9,6 +9,7 @@ from typing import Literal
 import click
 
 from pgsweep.cli.common import HELP_NAMES, Duration, FileName, common_options, settings_of
+from pgsweep.cli.connection import Target, place_flags
 from pgsweep.cli.output import write_stdout
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.ui.numbers import seconds
@@ -64,6 +65,7 @@ from pgsweep.ui.numbers import seconds
     help="Write the history as Parquet files, and end: FILE holds the samples, files beside it consumers "
     "and curves.",
 )
+@place_flags
 @common_options
 @click.pass_context
 def command(
@@ -80,13 +82,15 @@ def command(
     grafana: bool,
     alerts: bool,
     export: Path | None,
+    **names: str | None,
 ) -> None:
     r"""Serve live pages, a history and metrics of one server or many.
 
     For each server: the predicted miss ratio at other sizes of shared_buffers, from the last 15 minutes, hour
     and day; reads by what served them; the host's memory; relations in both caches; usage counts, clock
     passes and evictions. /metrics is for Prometheus. A DSN is the name of a database, a connection string or
-    a URI, as for psql; without one, libpq's environment names the server. Servers may be down when it starts.
+    a URI, as for psql; -h, -p and -U hold for each of them. Without one, -d or libpq's environment names the
+    server. Servers may be down when it starts.
 
     The servers are only read. On a server's host, as its user or root, looking costs it nothing but a few
     short statements; by SQL, samples and evidence take at most 6.5% of one backend's time. Statements and
@@ -95,6 +99,7 @@ def command(
     \b
     Examples:
       pgsweep serve shop
+      pgsweep serve -h db1 -U monitor shop billing
       pgsweep serve service=shop service=billing --history /var/lib/pgsweep
       pgsweep serve service=shop --history postgresql://watcher@db9/watching
       pgsweep serve --config /etc/pgsweep/serve.toml --listen 0.0.0.0:8432 --token-file /etc/pgsweep/token
@@ -111,7 +116,7 @@ def command(
     from pgsweep.serve.config import default_history, load_config
 
     config = load_config(
-        targets,
+        _conninfos(ctx, targets, names, alone=config_file is None),
         file=config_file,
         listen=listen,
         history=history,
@@ -151,3 +156,22 @@ def command(
         f"history in {place}"
     )
     serve(config, say=lambda address: write_stdout(f"{address}\n"), warn=settings.say)
+
+
+def _conninfos(
+    ctx: click.Context, targets: tuple[str, ...], names: dict[str, str | None], *, alone: bool
+) -> list[str]:
+    """Return the servers of the command line.
+
+    Args:
+        targets: one DSN for each.
+        names: psql's options.
+        alone: there is no serve.toml, which would name servers too.
+    """
+    defaults = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
+    given = any(ctx.get_parameter_source(name) not in defaults for name in names)
+    # What the configuration has for all commands adds no server to those of serve.toml.
+    wanted: list[str | None] = [*targets] or ([None] if given or alone else [])
+    return [
+        Target(no_password=False, ask_password=False, database=target, **names).conninfo for target in wanted
+    ]

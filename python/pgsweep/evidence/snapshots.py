@@ -38,7 +38,14 @@ from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.evidence.snapshot_schedule import MOST_SECONDS, SnapshotSchedule, least_seconds
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations, read_temporary
+from pgsweep.pg.catalog import (
+    Relation,
+    Server,
+    estimated_sizes,
+    read_databases,
+    read_relations,
+    read_temporary,
+)
 from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_line
@@ -162,6 +169,8 @@ class Recording:
         databases = read_databases(self._connection)
         begin = read_relations(self._connection)
         self._view.check(begin, databases)
+        if (estimated := estimated_sizes(begin)) is not None:
+            self._warnings.append(estimated)
         # In the evidence from the beginning, for the case that the recording is killed.
         self._writer.replace("relations", relation_columns(begin, None, databases))
         counters = CounterReader(self._connection, databases, self._counted(begin))

@@ -33,7 +33,14 @@ from pgsweep.host.processor_pace import PaceTimer
 from pgsweep.host.processor_time import COPIES, CopyTimer
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import used_buffers
-from pgsweep.pg.catalog import Server, read_counted_since, read_databases, read_recovery, read_relations
+from pgsweep.pg.catalog import (
+    Server,
+    estimated_sizes,
+    read_counted_since,
+    read_databases,
+    read_recovery,
+    read_relations,
+)
 from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.failures import QueryCanceled, SessionLost, first_line
@@ -97,7 +104,8 @@ class TraceRecording:
         own = [r.oid for r in self._begin if r.database_oid == server.database_oid]
         self._reader = CounterReader(connection, self._databases, own)
         self._counted_since = self._counted_until = read_counted_since(connection)
-        self._warnings: list[str] = []
+        estimated = estimated_sizes(self._begin)
+        self._warnings: list[str] = [] if estimated is None else [estimated]
         self._recovery_pid = self._find_recovery()
         self._rows = 0
         self._database_accesses = 0

@@ -8,9 +8,11 @@ from typing import Any
 import psycopg
 
 from pgsweep.pg.queries import load
-from pgsweep.records.top import TopBackends, TopWait
+from pgsweep.records.top import OpenTransaction, TopBackends, TopWait
 
 _WAITS_KEPT = 5
+_OLD_SECONDS = 1.5
+"""Transactions that are younger are part of any load, and what they have read is little."""
 
 
 def spared_connections(connection: psycopg.Connection[Any], wanted: int) -> int:
@@ -50,7 +52,11 @@ def read_backends(connection: psycopg.Connection[Any], max_connections: int) -> 
         states[state or "hidden"] += backends
         if state == "active":
             waits["running" if kind is None else f"{kind}:{event}"] += backends
+    older = connection.execute(
+        load("open_transactions", connection.info.server_version), [_OLD_SECONDS], prepare=True
+    )
     return TopBackends(
+        uncounted=[OpenTransaction(*row) for row in older],
         total=states.total(),
         active=states["active"] + states["fastpath function call"],
         idle=states["idle"],

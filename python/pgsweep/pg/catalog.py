@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import psycopg
@@ -21,7 +21,8 @@ from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
 from pgsweep.pg.trust import missing_extension, require_trusted
 from pgsweep.pg.userpath import resolve_relation
-from pgsweep.plain import decode_name, printable_identifier
+from pgsweep.plain import decode_name, printable_identifier, shown
+from pgsweep.units import format_count
 
 MAIN_FORK, FSM_FORK, VM_FORK, INIT_FORK = range(4)
 
@@ -53,13 +54,14 @@ class Database(msgspec.Struct, frozen=True, kw_only=True):
     """A database of the cluster, and whether this role may connect to it.
 
     Attributes:
+        may_connect: None where it was dropped just now.
         is_template: databases are made as copies of it, so they would inherit what is created in it.
     """
 
     oid: int
     name: str
     allows_connections: bool
-    may_connect: bool
+    may_connect: bool | None
     is_template: bool
 
 
@@ -325,19 +327,33 @@ def relation_of(row: Sequence[Any], measured: Mapping[int, tuple[int, int, int]]
     )
 
 
+_SIZE_TRIES: Final = 3
+"""Each may wait for a lock for as long as `lock_timeout` says."""
+
+
 def _read_sizes(connection: psycopg.Connection[Any], oids: list[int]) -> dict[int, tuple[int, int, int]]:
     query = load("sizes", connection.info.server_version)
     sizes: dict[int, tuple[int, int, int]] = {}
     for begin in range(0, len(oids), 1000):
-        try:
-            rows = connection.execute(query, [oids[begin : begin + 1000]]).fetchall()
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
-            # Somebody took an ACCESS EXCLUSIVE lock since the query looked; the estimates serve for this
-            # batch.
-            continue
-        # A relation dropped in between has no size.
-        sizes.update({row[0]: (row[1], row[2] or 0, row[3] or 0) for row in rows if row[1] is not None})
+        for _ in range(_SIZE_TRIES):
+            try:
+                rows = connection.execute(query, [oids[begin : begin + 1000]]).fetchall()
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
+                # Somebody has asked for an ACCESS EXCLUSIVE lock since the query looked: it sees that next.
+                continue
+            # A relation that was dropped in between has no size.
+            sizes.update({row[0]: (row[1] or 0, row[2] or 0, row[3] or 0) for row in rows})
+            break
     return sizes
+
+
+def estimated_sizes(relations: Iterable[Relation]) -> str | None:
+    """Return in words whose sizes could not be read; None where all were."""
+    names = [f"{relation.schema}.{relation.name}" for relation in relations if not relation.measured]
+    if not names:
+        return None
+    which = shown(names[0]) if len(names) == 1 else f"{format_count(len(names))} relations"
+    return f"the size of {which} is an estimate (pg_class): an ACCESS EXCLUSIVE lock is held or waited for"
 
 
 BUFFERCACHE_OBJECTS = ("pg_buffercache", "pg_buffercache_pages", "pg_buffercache_summary")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,11 @@ from pgsweep.pg.queries import load
 
 FRESH_STATISTICS: Final = {"stats_fetch_consistency": "none"}
 """From 15 on: every statement sees current values, not those of the transaction's first access."""
+
+_ONE_MOMENT: Final = {"stats_fetch_consistency": "cache"}
+"""From 15 on: all counters of a database are of one moment. With `none` each function reads them anew, and of
+two that belong together one can have what a session just sent, and the other not. The server keeps a copy of
+each object until the statement ends, which is too much for 100,000 relations."""
 
 
 _ROUNDS = 5
@@ -61,6 +66,38 @@ def of_writers(rows: Iterable[Counter]) -> list[Counter]:
     return counters
 
 
+class DatabaseCounters(NamedTuple):
+    """What is counted of one database; `reads` are `fetched` less `hits`."""
+
+    transactions: float
+    fetched: float
+    hits: float
+
+
+class IoCounters(NamedTuple):
+    """One row of pg_stat_io, of a kind of process, of objects and of use."""
+
+    hits: float
+    read_bytes: float
+    evictions: float
+
+
+class Cumulative(msgspec.Struct, frozen=True):
+    """The server's counters at one moment.
+
+    Attributes:
+        databases: by oid; 0 is what belongs to all of them.
+        io: rows of pg_stat_io by their names; None before 16, which does not have it.
+        allocations: buffers given out.
+        counted: whether the server counts what databases do (`track_counts`).
+    """
+
+    databases: dict[int, DatabaseCounters]
+    io: dict[str, IoCounters] | None
+    allocations: float
+    counted: bool
+
+
 class CounterReader:
     """Reads counters through one session.
 
@@ -79,7 +116,7 @@ class CounterReader:
         self.relation_oids = list(relation_oids)
         self.statements = 0
         if self._version_num >= 150000:
-            set_for_session(connection, **FRESH_STATISTICS)
+            set_for_session(connection, **(FRESH_STATISTICS if self.relation_oids else _ONE_MOMENT))
 
     def databases(self) -> list[Counter]:
         """Return the counters of all databases."""
@@ -102,6 +139,28 @@ class CounterReader:
     def io(self) -> list[Counter]:
         """Return pg_stat_io; nothing before 16."""
         return self._rows("count_io", "io", None) if self._version_num >= 160000 else []
+
+    def cumulative(self) -> Cumulative:
+        """Return the counters of the server as a whole, with those of every database that there is now."""
+        rows = self._connection.execute(load("count_every_database", self._version_num), prepare=True)
+        self.statements += 1
+        databases, counted = {}, True
+        for oid, transactions, fetched, hits, counted in rows:  # noqa: B007 (the last is as good as any)
+            databases[oid] = DatabaseCounters(float(transactions), float(fetched), float(hits))
+        io: dict[str, dict[str, float]] = {}
+        for counter in self.io():
+            io.setdefault(counter.object, {})[counter.name] = counter.value
+        return Cumulative(
+            databases=databases,
+            io={
+                name: IoCounters(*(row.get(field, 0.0) for field in IoCounters._fields))
+                for name, row in io.items()
+            }
+            if self._version_num >= 160000
+            else None,
+            allocations=self._allocations(),
+            counted=counted,
+        )
 
     def settle(self, round_seconds: float = 0.0) -> None:
         """Have this session's own counters sent now, so that what it did so far does not appear later.

@@ -21,7 +21,7 @@ import hashlib
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -109,11 +109,13 @@ class PostgresSession:
             while rows := cursor.fetchmany(count):
                 yield rows
 
-    def has_table(self, name: str) -> bool:
-        """Return whether there is a table."""
-        wanted = b"SELECT pg_catalog.to_regclass(%s::text) IS NOT NULL"
-        row = self._connection.execute(wanted, [f"{SCHEMA}.{name}"]).fetchone()
-        return row is not None and bool(row[0])
+    def columns(self, table: str) -> set[str]:
+        """Return the columns of a table; none where there is none."""
+        wanted = (
+            b"SELECT attname::text FROM pg_catalog.pg_attribute "
+            b"WHERE attrelid = pg_catalog.to_regclass(%s::text) AND attnum > 0 AND NOT attisdropped"
+        )
+        return {str(name) for (name,) in self._connection.execute(wanted, [f"{SCHEMA}.{table}"])}
 
 
 class PostgresStore:
@@ -123,16 +125,23 @@ class PostgresStore:
         conninfo: as libpq understands it.
         tables: the statements that make the tables.
         number: of the format; a database with a larger one is of a newer pgsweep.
+        complete: adds what the tables of an older history lack.
         servers: the names of those whose history this process writes, and nobody else meanwhile.
     """
 
     def __init__(
-        self, conninfo: str, tables: Sequence[str], number: int, servers: Sequence[str] = ()
+        self,
+        conninfo: str,
+        tables: Sequence[str],
+        number: int,
+        complete: Callable[[PostgresSession], None],
+        servers: Sequence[str] = (),
     ) -> None:
         self.name = describe(conninfo)
         self._conninfo = with_name(conninfo, "pgsweep serve history")
         self._tables = tables
         self._number = number
+        self._complete = complete
         self._servers = servers
         self._writer: Connection | None = None
         self._keeper = False
@@ -236,6 +245,7 @@ class PostgresStore:
                 for statement in (*self._tables, "CREATE TABLE IF NOT EXISTS main.format (number bigint)"):
                     connection.execute(_own(statement))
                 self._check_owner(connection)
+                self._complete(PostgresSession(connection))
                 row = connection.execute(b"SELECT max(number) FROM pgsweep_history.format").fetchone()
                 found = 0 if row is None or row[0] is None else int(row[0])
                 if found > self._number:

@@ -68,19 +68,41 @@ def lock_timeout_statement(connection: Connection) -> Statement:
     return setting_statement(**_LOCK_TIMEOUT).as_bytes(connection), [connection.info.backend_pid]
 
 
-def read_family(connection: Connection, name: str, *, indexes: bool, toast: bool) -> list[NamedRelation]:
-    """Return the relations with blocks in the pool that a name means; of a partitioned one all partitions.
+class Meant(NamedTuple):
+    """What a name means: a relation, with the schema and name that it has."""
 
-    Args:
-        connection: in autocommit mode.
-        name: as `regclass` reads it.
-        indexes: with the indexes of the tables.
-        toast: with their TOAST relations and the indexes of those.
+    oid: int
+    schema: str
+    name: str
+
+
+def resolve(connection: Connection, name: str) -> Meant:
+    """Return what a name means in the user's own session.
 
     Raises:
         UsageError: there is no such relation.
     """
-    arguments = {"oid": resolve_relation(connection, name), "indexes": indexes, "toast": toast}
+    oid = resolve_relation(connection, name)
+    return resolve_again(connection, Meant(oid, "", "")) or Meant(oid, "", name)
+
+
+def resolve_again(connection: Connection, meant: Meant) -> Meant | None:
+    """Return what the name means by now: a relation of that name, else the one that had it; None without."""
+    query = load("keep_named", connection.info.server_version).encode()
+    row = connection.execute(query, meant._asdict()).fetchone()
+    return None if row is None else Meant(row[0], decode_name(row[1]), decode_name(row[2]))
+
+
+def read_family(connection: Connection, oid: int, *, indexes: bool, toast: bool) -> list[NamedRelation]:
+    """Return the relations with blocks in the pool that one stands for; of a partitioned one all partitions.
+
+    Args:
+        connection: in autocommit mode.
+        oid: of the relation.
+        indexes: with the indexes of the tables.
+        toast: with their TOAST relations and the indexes of those.
+    """
+    arguments = {"oid": oid, "indexes": indexes, "toast": toast}
     query = load("keep_relations", connection.info.server_version).encode()
     return [
         NamedRelation(

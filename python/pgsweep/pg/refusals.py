@@ -89,7 +89,22 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
         "check the host: -h HOST",
     ),
     (NO_SESSION, NO_SESSION_CAUSE, NO_SESSION_HINT),
-    (r"timeout", "the host does not answer", "check host, port and firewall: pg_isready"),
+    (
+        r"due to lock timeout",
+        "another session locks a catalog that every session reads at its start (VACUUM FULL, REINDEX, LOCK)",
+        "wait until it has ended, then: pgsweep doctor",
+    ),
+    (
+        r"due to statement timeout",
+        "the server needed longer to begin a session than a setting of the role or the database allows",
+        "see which: psql -c '\\drds'; try again when the server is less busy",
+    ),
+    (
+        r"cannot connect to invalid database",
+        "its DROP DATABASE was interrupted: nothing can be done with it",
+        "drop it again: DROP DATABASE",
+    ),
+    (r"timeout|timed out", "the host does not answer", "check host, port and firewall: pg_isready"),
     (
         r"No such file or directory|Connection refused",
         "no server listens there",

@@ -201,7 +201,8 @@ def one_look(passes: float, record_seconds: float) -> str:
     seen = f"{passes:.1f} of a clock pass" if passes >= 0.1 else "less than a tenth of a clock pass"
     return (
         f"{seen} was recorded: the curve is what one look at the usage counts of the pool allows, and the "
-        f"intervals hold all rates that agree with it; {format_minutes(record_seconds)} would narrow them"
+        "intervals hold all rates that agree with it; whether the load moves is not seen; "
+        f"{format_minutes(record_seconds)} would narrow the intervals"
     )
 
 

@@ -28,6 +28,10 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
         at: when it was predicted, in seconds since 1970.
         result: as `pgsweep predict` gives it; null where nothing could be predicted.
         why: the reason for that.
+        early: there is too little evidence yet, which is the reason.
+        failed: why the last attempt at a newer one failed; what is shown is the one before it.
+        failed_at: when that was.
+        next_at: when the next one is due.
         seconds: processor time that the prediction took.
         advised_bytes: shared_buffers that the last advice from this window says; today's where it says to
             leave it; null where it says nothing.
@@ -39,9 +43,25 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     result: PredictResult | None
     why: str | None = None
+    early: bool = False
+    failed: str | None = None
+    failed_at: float | None = None
+    next_at: float | None = None
     seconds: float = 0.0
     advised_bytes: int | None = None
     advice: str | None = None
+
+
+class ServeChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of shared_buffers while the server was watched.
+
+    Attributes:
+        at: when it was seen first, in seconds since 1970.
+    """
+
+    at: float
+    before_bytes: int
+    after_bytes: int
 
 
 class ServeVerification(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +103,8 @@ class ServeAdvice(msgspec.Struct, frozen=True, kw_only=True):
         best: the advice that rests on most evidence; null where there is none yet.
         windows: the advice from each window, shortest first.
         why: why there is none.
-        verification: the last one; null where shared_buffers was not changed while it was watched.
+        verification: the last one; null where no change of shared_buffers could be verified yet.
+        change: the last change; null where shared_buffers was not changed while it was watched.
         trouble: why the last change could not be verified, or the last verification cannot be read.
     """
 
@@ -93,6 +114,7 @@ class ServeAdvice(msgspec.Struct, frozen=True, kw_only=True):
     windows: list[ServeAdvised] = []
     why: str | None = None
     verification: ServeVerification | None = None
+    change: ServeChange | None = None
     trouble: str | None = None
 
 

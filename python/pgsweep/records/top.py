@@ -39,7 +39,9 @@ class TopRates(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seconds: between the readings.
-        hit_ratio: hits divided by hits plus reads; null where there were neither.
+        hit_ratio: hits divided by hits plus reads; null where there were neither, or they are not counted.
+        hits_per_second: of shared_buffers, by all processes; before 16 of temporary tables too. Null before
+            16 where `track_counts` is off; so is `reads_per_second`.
         allocations_per_second: buffers given out (buffers_alloc): for reads, for new pages.
         evictions_per_second: null before PostgreSQL 16, which does not count them.
         hand_buffers_per_second: how fast the clock hand moves; null where the server's memory is not read.
@@ -47,8 +49,8 @@ class TopRates(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: float
     hit_ratio: float | None
-    hits_per_second: float
-    reads_per_second: float
+    hits_per_second: float | None
+    reads_per_second: float | None
     allocations_per_second: float
     evictions_per_second: float | None
     transactions_per_second: float
@@ -62,8 +64,25 @@ class TopWait(msgspec.Struct, frozen=True, kw_only=True):
     backends: int
 
 
+class OpenTransaction(msgspec.Struct, frozen=True):
+    """A transaction that has been open for more than a moment; times are the server's, in seconds since 1970.
+
+    Attributes:
+        since: when it began, or its statement where that began earlier.
+        idle_since: since when it does nothing; null where it is at work.
+    """
+
+    pid: int
+    since: float
+    idle_since: float | None
+
+
 class TopBackends(msgspec.Struct, frozen=True, kw_only=True):
-    """Client backends without our own; `hidden` counts those whose state this role may not see."""
+    """Client backends without our own; `hidden` counts those whose state this role may not see.
+
+    Attributes:
+        uncounted: transactions of more than a moment; the server counts their hits and reads at their end.
+    """
 
     total: int
     active: int
@@ -72,6 +91,7 @@ class TopBackends(msgspec.Struct, frozen=True, kw_only=True):
     hidden: int
     max_connections: int
     waits: list[TopWait]
+    uncounted: list[OpenTransaction] = []
 
 
 class TopPageCache(msgspec.Struct, frozen=True, kw_only=True):

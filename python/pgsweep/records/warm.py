@@ -165,7 +165,8 @@ class WarmResult(msgspec.Struct, frozen=True, kw_only=True):
         heat_source: what the order is based on.
         heat_file: the heat file that it is based on first; null without one.
         statistics_since: when the statistics of the database began; null where that is not known.
-        relations: in their order; then those that do not fit.
+        relations: in their order; then those that do not fit. With `--top` the first of them.
+        relations_found: how many there were before `--top`; null without it.
         refused: relations that this role may not read, and on a standby those that are unlogged.
         statements: of a dry run.
     """
@@ -187,6 +188,7 @@ class WarmResult(msgspec.Struct, frozen=True, kw_only=True):
     rate: WarmRate | None
     expected_seconds: float | None
     relations: list[WarmRelation]
+    relations_found: int | None = None
     refused: list[WarmTrouble] = []
     statements: list[WarmStatement] = []
     work: WarmWork | None = None

@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.catalog import Relation, read_partition_roots, read_relations
+from pgsweep.pg.catalog import (
+    Relation,
+    estimated_sizes,
+    read_connectable,
+    read_partition_roots,
+    read_relations,
+)
 from pgsweep.pg.connect import Connection, enter
 from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
@@ -64,14 +70,21 @@ def read_names(access: Access, wanted: Iterable[int], *, sizes: bool = False) ->
         ConnectionFailed: the server has gone.
     """
     names = Names({0: "", **{database.oid: database.name for database in access.databases}})
-    own = access.server.database_oid
-    _enter(names, access.connection, own, sizes=sizes)
+    _enter(names, access.connection, access.server.database_oid, sizes=sizes)
+    _read_wanted(access, names, wanted, sizes=sizes)
+    return names
+
+
+def _read_wanted(access: Access, names: Names, wanted: Iterable[int], *, sizes: bool) -> None:
+    own, wanted = access.server.database_oid, set(wanted)
     for database in access.databases:
-        if database.oid == own or database.oid not in set(wanted):
+        if database.oid == own or database.oid not in wanted:
             continue
         why, enable = None, None
         if not database.allows_connections:
             why = "it accepts no connections"
+        elif database.may_connect is None:
+            why = "it was dropped meanwhile"
         elif not database.may_connect:
             why, enable = "this role may not connect to it", "connect as a role that may"
         else:
@@ -84,7 +97,16 @@ def read_names(access: Access, wanted: Iterable[int], *, sizes: bool = False) ->
             names.missing.append(
                 Missing(what=f"relations of database {database.name}", why=why, enable=enable)
             )
-    return names
+
+
+def read_new_databases(access: Access, names: Names) -> None:
+    """Learn which databases were made or renamed since, and read the catalogs of the new ones."""
+    with contextlib.suppress(PgsweepError):
+        with explained():
+            access.databases[:] = read_connectable(access.connection)
+        new = [database.oid for database in access.databases if database.oid not in names.databases]
+        names.databases |= {database.oid: database.name for database in access.databases}
+        _read_wanted(access, names, new, sizes=False)
 
 
 def read_again(access: Access, names: Names, database_oid: int) -> None:
@@ -122,6 +144,8 @@ def _enter(names: Names, connection: Connection, database_oid: int, *, sizes: bo
     with explained():
         relations = read_relations(connection, sizes=sizes)
         roots = read_partition_roots(connection)
+    if sizes and (estimated := estimated_sizes(relations)) is not None:
+        names.missing.append(Missing(what="sizes of relations", why=estimated))
     tables = {relation.oid: (relation.schema, relation.name) for relation in relations}
     served = tables_served(relations)
     for relation in relations:

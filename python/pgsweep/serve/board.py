@@ -15,6 +15,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.serve import (
     ServeAdvised,
+    ServeChange,
     ServeCurve,
     ServeFailure,
     ServeMemory,
@@ -71,9 +72,11 @@ class Watched:
         counters: what is known instead while its buffers may not be read.
         views: what was made of it for pages and metrics.
         values: what the history got with it.
-        totals: counters since this process began, for metrics: hits, reads, disk_read_bytes, evictions.
+        totals: counters since this process began, for metrics: hits, reads, what served these, and so on.
         curves: by window.
         advised: the last advice from each window.
+        change: of shared_buffers, the last while it was watched.
+        last_size_bytes: of shared_buffers, also while the server is away.
         verification: the last; and why the last change could not be verified.
         consumers_missing: what is not seen of the consumers, and why.
         query_texts: by query id, where they are wanted.
@@ -93,6 +96,8 @@ class Watched:
     totals: dict[str, float] = field(default_factory=dict)
     curves: dict[int, ServeCurve] = field(default_factory=dict)
     advised: dict[int, ServeAdvised] = field(default_factory=dict)
+    change: ServeChange | None = None
+    last_size_bytes: int | None = None
     verification: ServeVerification | None = None
     verification_failed: str | None = None
     memory: ServeMemory | None = None
@@ -119,6 +124,13 @@ class Watched:
         if self.sample is not None:
             return self.sample.head.pool.size_bytes
         return None if self.counters is None else self.counters.size_bytes
+
+    def note_size(self) -> None:
+        """Note a change of shared_buffers, if there was one since the last sample."""
+        size = self.size_bytes
+        if size is not None and self.last_size_bytes not in (None, size):
+            self.change = ServeChange(at=self.at, before_bytes=self.last_size_bytes or 0, after_bytes=size)
+        self.last_size_bytes = size or self.last_size_bytes
 
 
 class Board:
@@ -292,6 +304,15 @@ def _missing_metrics(watched: Watched) -> list[Missing]:
     ]
 
 
+def _missing_split(watched: Watched, head: TopSample | CountersSample) -> list[Missing]:
+    """Return why it is not known what served the reads, where that is so though disk reads are seen."""
+    if not head.backends.hidden or "disk_read_bytes" not in watched.totals:
+        return []
+    why = "sessions of other roles are hidden, and what a transaction reads is counted at its end"
+    enable = "grant pg_monitor to the role: pgsweep doctor has the command"
+    return [Missing(what="whether reads came from the page cache or a disk", why=why, enable=enable)]
+
+
 def summary_of(watched: Watched) -> ServeSummary:
     """Return the line of the overview."""
     config, values, head = watched.config, watched.values, watched.head
@@ -337,7 +358,7 @@ def summary_of(watched: Watched) -> ServeSummary:
         held_back=head.held_back,
         collect_share=head.backend_share,
         collect_seconds=head.look_seconds,
-        missing=[*head.missing, *_missing_metrics(watched)],
+        missing=[*head.missing, *_missing_split(watched, head), *_missing_metrics(watched)],
         **_advice_fields(watched),
     )
 

@@ -17,10 +17,11 @@ from typing import Final
 
 from pgsweep.cache.top.feed import Feed
 from pgsweep.cache.top.live import Live
-from pgsweep.cache.top.sample import CacheSample, Reading
+from pgsweep.cache.top.sample import CacheSample
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.reads import DiskReads
 from pgsweep.memory.processes import LocalServer, look
+from pgsweep.pg.counting import Counting, Reading
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.serve import ServeFailure, ServeMemory, ServeMemoryPart
@@ -31,6 +32,8 @@ from pgsweep.serve.config import ServerConfig
 from pgsweep.serve.consumers import Consumers
 from pgsweep.serve.counters_only import CountersOnly, CountersSample
 from pgsweep.serve.history import Gap, History, Interval, Sample
+from pgsweep.serve.served_by import ServedBy, Split
+from pgsweep.units import BLOCK_BYTES
 
 _MEMORY_SECONDS: Final = 60.0
 _MEMORY_SHARE: Final = 0.02
@@ -74,9 +77,12 @@ class Collector:
         self._consumers: Consumers | None = None
         self._access: Access | None = None
         self._disk: DiskReads | None = None
+        self._counting = Counting()
+        self._served_by = ServedBy()
         self._last: Reading | None = None
         self._last_disk_bytes: int | None = None
         self._last_values: dict[str, float] = {}
+        self._block_bytes = BLOCK_BYTES
         self._away_since: float | None = time.time()
         self._memory_due = 0.0
         self._look_began = 0.0
@@ -99,16 +105,18 @@ class Collector:
     def _opened(self) -> Iterator[Live | CountersOnly]:
         with opened(self._config.conninfo, self._source, pool_needed=False) as access:
             self._access = access
-            self._last = None
+            self._block_bytes = access.server.block_size_bytes
+            self._last = self._last_disk_bytes = None
             self._last_values = {}
             self._memory_due = 0.0
             self._consumers = Consumers(access.connection, texts=self._show_queries)
             self._disk = None if access.postmaster_pid is None else DiskReads(access.postmaster_pid)
             try:
                 if access.pool_missing is None:
-                    yield Live(access)
+                    yield Live(access, counting=self._counting)
                 else:
-                    yield CountersOnly(access, may_change=self._source != "peek")
+                    may_change = self._source != "peek"
+                    yield CountersOnly(access, may_change=may_change, counting=self._counting)
             finally:
                 self._access = self._disk = self._consumers = None
 
@@ -119,9 +127,7 @@ class Collector:
         # Not every look reads the counters; the page then keeps the rates of the last that did.
         counted = self._last is None or sample.reading.at != self._last.at
         if counted:
-            disk_read_bytes = None if self._disk is None else self._disk.read_bytes()
-            self._last_values = gained(self._last, self._last_disk_bytes, sample.reading, disk_read_bytes)
-            self._last, self._last_disk_bytes = sample.reading, disk_read_bytes
+            self._last_values = self._counted(sample)
         values = self._last_values | gauges(sample)
         whole, counters = (sample, None) if isinstance(sample, CacheSample) else (None, sample)
         known = self._board.servers[self._config.key]
@@ -132,9 +138,9 @@ class Collector:
             watched.at = now
             watched.failure = None
             watched.values = values
-            for name in ("hits", "reads", "disk_read_bytes", "evictions", "allocations"):
-                if counted and name in values:
-                    watched.totals[name] = watched.totals.get(name, 0.0) + values[name]
+            watched.note_size()
+            if counted:
+                add_totals(watched.totals, sample.reading, values, self._served_by.pending)
 
         self._board.changed(self._config.key, "sample", change)
         if begins:
@@ -146,6 +152,22 @@ class Collector:
             self._history.add(Sample(self._config.name, now, values))
         self._look_at_memory(sample)
         self._look_at_consumers(sample, now)
+
+    def _counted(self, sample: CacheSample | CountersSample) -> dict[str, float]:
+        """Return what was counted since the last reading, with what served the reads where that is known."""
+        backends = sample.head.backends if isinstance(sample, CacheSample) else sample.backends
+        disk_bytes = None if self._disk is None else self._disk.read_bytes()
+        values = gained(self._last, self._last_disk_bytes, sample.reading, disk_bytes)
+        self._last, self._last_disk_bytes = sample.reading, disk_bytes
+        # A session that is hidden may be in a transaction.
+        is_open = None if backends.hidden else backends.uncounted
+        if "reads" not in values or "disk_read_bytes" not in values:
+            self._served_by.begin(is_open)
+        else:
+            blocks = values["disk_read_bytes"] / self._block_bytes
+            split = self._served_by.add(values["covered_seconds"], values["reads"], blocks, is_open)
+            values |= {} if split is None else columns_of(split)
+        return values
 
     def _look_at_consumers(self, sample: CacheSample | CountersSample, now: float) -> None:
         """Sample what is executed, and keep the interval that is over."""
@@ -225,7 +247,7 @@ class Collector:
         if self._consumers is not None:
             self._consumers.remember_memory(result.processes)
         if isinstance(sample, CacheSample):
-            files = sample.files.record(time.monotonic()) if sample.files else None
+            files = sample.page_cache()
             memory = memory_of(result, sample.head.pool.used_bytes, files)
             # Until the page cache has been read, the record is not whole.
             whole = files is not None or not access.sees_page_cache
@@ -240,7 +262,7 @@ class Collector:
 def gained(
     before: Reading | None, disk_bytes_before: int | None, now: Reading, disk_bytes_now: int | None
 ) -> dict[str, float]:
-    """Return what the counters gained since the last sample; nothing at the first, or after a reset.
+    """Return what the counters gained since the last sample; nothing at the first.
 
     Args:
         before: the counters at the last sample; None at the first.
@@ -251,22 +273,57 @@ def gained(
     if before is None:
         return {}
     seconds = now.at - before.at
-    if seconds <= 0 or now.hits < before.hits or now.reads < before.reads:
+    if seconds <= 0:
         return {}
     values = {
         "covered_seconds": seconds,
-        "hits": now.hits - before.hits,
-        "reads": now.reads - before.reads,
-        "transactions": max(0.0, now.transactions - before.transactions),
-        "allocations": max(0.0, now.allocations - before.allocations),
+        "transactions": now.transactions - before.transactions,
+        "allocations": now.allocations - before.allocations,
     }
+    if now.counted:
+        values |= {"hits": now.hits - before.hits, "reads": now.reads - before.reads}
     if now.evictions is not None and before.evictions is not None:
-        values["evictions"] = max(0.0, now.evictions - before.evictions)
+        values["evictions"] = now.evictions - before.evictions
     if now.hand_buffers is not None and before.hand_buffers is not None:
-        values["hand_buffers"] = max(0.0, float(now.hand_buffers - before.hand_buffers))
+        values["hand_buffers"] = float(now.hand_buffers - before.hand_buffers)
     if disk_bytes_now is not None and disk_bytes_before is not None:
         values["disk_read_bytes"] = float(disk_bytes_now - disk_bytes_before)
     return values
+
+
+def columns_of(split: Split) -> dict[str, float]:
+    """Return a split as columns of the history."""
+    return {
+        "split_seconds": split.seconds,
+        "page_cache_reads": split.page_cache,
+        "disk_reads": split.disk,
+        "unsplit_reads": split.unsplit,
+    }
+
+
+def add_totals(totals: dict[str, float], reading: Reading, values: dict[str, float], pending: float) -> None:
+    """Add an interval to what was counted since this process began.
+
+    What the server counts goes on over sessions that were lost, if it was not started anew.
+
+    Args:
+        totals: is added to.
+        reading: the last one.
+        values: what was gained in the interval.
+        pending: reads of which it is not known yet what served them.
+    """
+    for name in ("disk_read_bytes", "page_cache_reads", "disk_reads"):
+        if name in values:
+            totals[name] = totals.get(name, 0.0) + values[name]
+    totals["allocations"] = reading.allocations
+    if reading.evictions is not None:
+        totals["evictions"] = reading.evictions
+    if reading.counted:
+        known = totals.get("page_cache_reads", 0.0) + totals.get("disk_reads", 0.0)
+        totals |= {"hits": reading.hits, "reads": reading.reads}
+        # It does not fall, but by what adding in another order makes of a number.
+        before = totals.get("outside_pool_reads", 0.0)
+        totals["outside_pool_reads"] = max(before, reading.reads - known - pending)
 
 
 def gauges(sample: CacheSample | CountersSample) -> dict[str, float]:
@@ -277,7 +334,7 @@ def gauges(sample: CacheSample | CountersSample) -> dict[str, float]:
             **_sessions(sample.backends),
         }
     head = sample.head
-    files = sample.files.record(time.monotonic()) if sample.files else None
+    files = sample.page_cache()
     values = {
         "shared_buffers_bytes": float(head.pool.size_bytes),
         "used_bytes": float(head.pool.used_bytes),

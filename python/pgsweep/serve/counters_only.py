@@ -12,12 +12,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from pgsweep.cache.top.live import SQL_SHARE, read_counters
-from pgsweep.cache.top.sample import Reading
+from pgsweep.cache.top.live import SQL_SHARE, ServerCounters, not_counted
 from pgsweep.pg.backends import read_backends
-from pgsweep.pg.catalog import read_databases
 from pgsweep.pg.connect import cancel, require_session
-from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.counting import Counting, Reading
 from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.top import TopBackends
@@ -56,19 +54,20 @@ class CountersOnly:
     Args:
         access: the server, with the reason why its pool cannot be read.
         may_change: the buffers can become readable by a right that is granted.
+        counting: goes on from an earlier session; begins anew by default.
 
     Raises:
         ConnectionFailed: the server has gone.
     """
 
-    def __init__(self, access: Access, *, may_change: bool) -> None:
+    def __init__(self, access: Access, *, may_change: bool, counting: Counting | None = None) -> None:
         assert access.pool_missing is not None
         self._access = access
         self._pool_missing = access.pool_missing
         self._may_change = may_change
         self._check_due = time.monotonic() + _CHECK_SECONDS
         with explained():
-            self._reader = CounterReader(access.connection, read_databases(access.connection), [])
+            self._reader = ServerCounters(access, counting)
         self._max_connections = int(access.server.settings["max_connections"])
         self._costs: deque[float] = deque(maxlen=_COSTS_KEPT)
         self._began = time.monotonic()
@@ -94,7 +93,7 @@ class CountersOnly:
                 return None
             self._check_due = begin + _CHECK_SECONDS
         with explained():
-            reading = read_counters(self._reader, at=begin, hand_buffers=None)
+            reading = self._reader.read(at=begin, hand_buffers=None)
             backends = read_backends(access.connection, self._max_connections)
         now = time.monotonic()
         self._costs.append(now - begin)
@@ -111,7 +110,7 @@ class CountersOnly:
             interval_seconds=effective,
             held_back=effective > self.interval_seconds,
             pool_missing=self._pool_missing,
-            missing=access.missing,
+            missing=[*access.missing, *not_counted(server, reading)],
         )
 
     def cancel(self) -> None:

@@ -26,7 +26,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.host.allocator import limit_arenas, return_freed_memory
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.prediction import PredictResult
-from pgsweep.records.serve import ServeAdvised, ServeCurve, ServeVerification
+from pgsweep.records.serve import ServeAdvised, ServeChange, ServeCurve, ServeVerification
 from pgsweep.serve.recording import pieces_of
 
 WINDOWS: Final = (900, 3600, 86400)
@@ -52,6 +52,16 @@ _SHARE: Final = 0.25
 
 _LONGEST_SECONDS: Final = 300.0
 
+_AGAIN_SECONDS: Final = 30.0
+_LONGEST_PAUSE_SECONDS: Final = 1800.0
+"""After a failure it is tried again in a minute, then after twice as long, up to this."""
+
+_PENDING_SECONDS: Final = 60.0
+"""How often a change is looked at that cannot be verified yet."""
+
+_EARLY_SECONDS: Final = 120.0
+"""With less evidence than this, a prediction that is refused says no more than that it is too early."""
+
 _NICE: Final = 10
 """Priority of the process that predicts: beside programs that use all processors it gets a twentieth of one,
 which is enough to end within minutes; at 19 it would not."""
@@ -74,7 +84,13 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What was predicted and advised, or why nothing could be."""
+    """What was predicted and advised, or why nothing could be.
+
+    Attributes:
+        early: because there is too little evidence yet.
+        failed: it was not answered, and why.
+        change: of shared_buffers, the last one.
+    """
 
     covered_seconds: float = 0.0
     result: PredictResult | None = None
@@ -83,6 +99,9 @@ class Answer(msgspec.Struct, frozen=True):
     advice: AdviceResult | None = None
     advised_bytes: int | None = None
     verification: ServeVerification | None = None
+    early: bool = False
+    failed: str | None = None
+    change: ServeChange | None = None
 
 
 class Forecasts:
@@ -91,18 +110,20 @@ class Forecasts:
     Args:
         folders: of the evidence, by the server's key.
         show: called with the key, each new curve, and the advice where it was decided anew.
-        verified: called with the key and the verification of the last change, or why there is none.
+        verified: called with the key and what is known of the last change of shared_buffers.
     """
 
     def __init__(
         self,
         folders: dict[str, Path],
         show: Callable[[str, ServeCurve, ServeAdvised | None], None],
-        verified: Callable[[str, ServeVerification | None, str | None], None],
+        verified: Callable[[str, Answer], None],
     ) -> None:
         self._folders = folders
         self._show = show
         self._verified = verified
+        self._failures: dict[tuple[str, int], int] = {}
+        self._longest_seconds = _LONGEST_SECONDS
         self._advice_due = {(key, window): 0.0 for key in folders for window in WINDOWS}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forecasts", daemon=True)
@@ -122,7 +143,7 @@ class Forecasts:
     def _run(self) -> None:
         # Window 0 is the verification.
         due = {(key, window): 0.0 for key in self._folders for window in WINDOWS}
-        due |= dict.fromkeys([(key, 0) for key in self._folders], time.monotonic() + _VERIFY_SECONDS)
+        due |= dict.fromkeys([(key, 0) for key in self._folders], time.monotonic() + _SOON_SECONDS)
         free = 0.0
         while not self._ended.is_set():
             now = time.monotonic()
@@ -144,10 +165,16 @@ class Forecasts:
 
     def _shown(self, key: str, window: int, answer: Answer) -> float:
         """Show an answer; return the pause until the next is wanted."""
-        if not window:
-            self._verified(key, answer.verification, answer.why)
-            return _VERIFY_SECONDS
         now = time.time()
+        self._failures[key, window] = 0 if answer.failed is None else self._failures.get((key, window), 0) + 1
+        after_failure = min(
+            _AGAIN_SECONDS * 2 ** min(self._failures[key, window], 10), _LONGEST_PAUSE_SECONDS
+        )
+        if not window:
+            if answer.failed is None:
+                self._verified(key, answer)
+            pending = answer.change is not None and answer.verification is None and answer.why is None
+            return after_failure if answer.failed else _PENDING_SECONDS if pending else _VERIFY_SECONDS
         advised = None
         if answer.advice is not None:
             pause = _pause(_ADVICE_EVERY[window], answer.covered_seconds)
@@ -159,24 +186,40 @@ class Forecasts:
                 size_bytes=answer.advised_bytes,
                 result=answer.advice,
             )
+        pause = _SOON_SECONDS if answer.result is None else _pause(_EVERY[window], answer.covered_seconds)
+        pause = pause if answer.failed is None else after_failure
         curve = ServeCurve(
             window_seconds=window,
             covered_seconds=answer.covered_seconds,
             at=now,
             result=answer.result,
             why=answer.why,
+            early=answer.early,
+            failed=answer.failed,
+            failed_at=None if answer.failed is None else now,
+            next_at=now + pause,
             seconds=answer.processor_seconds,
         )
         self._show(key, curve, advised)
-        return _SOON_SECONDS if curve.result is None else _pause(_EVERY[window], answer.covered_seconds)
+        return pause
 
     def _answer(self, key: str, window: int) -> Answer | None:
         advise = window != 0 and time.monotonic() >= self._advice_due[key, window]
+        begin = time.monotonic()
         try:
             return self._asked(Request(str(self._folders[key]), window, advise))
-        except (OSError, msgspec.DecodeError, ValueError):
-            self._end_process()
-            return None if self._ended.is_set() else Answer(why="the prediction failed or took too long")
+        except (OSError, msgspec.DecodeError, ValueError) as error:
+            taken = time.monotonic() - begin
+            code = self._end_process()
+            if self._ended.is_set():
+                return None
+            if taken >= self._longest_seconds:
+                why = f"it took longer than {self._longest_seconds:.0f} s"
+            elif code is not None:
+                why = f"its process ended ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+            else:
+                why = str(error) or type(error).__name__
+            return Answer(failed=why, processor_seconds=taken * _SHARE)
 
     def _asked(self, request: Request) -> Answer:
         process = self._process
@@ -192,22 +235,27 @@ class Forecasts:
         assert process.stdout is not None
         process.stdin.write(msgspec.json.encode(request) + b"\n")
         process.stdin.flush()
-        limit = threading.Timer(_LONGEST_SECONDS, process.kill)
+        limit = threading.Timer(self._longest_seconds, process.kill)
         limit.start()
         try:
             return msgspec.json.decode(process.stdout.readline(), type=Answer)
         finally:
             limit.cancel()
 
-    def _end_process(self) -> None:
+    def _end_process(self) -> int | None:
+        """End the process that predicts; return its exit code if it had ended by itself."""
         process, self._process = self._process, None
+        code = None
         if process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(0.5)  # its pipe is closed before it has ended
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     with suppress(OSError):
                         pipe.close()
+        return code
 
 
 def _pause(usual_seconds: float, covered_seconds: float) -> float:
@@ -232,23 +280,34 @@ def predict_pieces(pieces: Sequence[Path], window_seconds: float, *, advise: boo
         joined = JoinedEvidence.of(pieces, window_seconds)
         covered = joined.meta.seconds
         result = predict_window(joined)
+        if covered < _EARLY_SECONDS and result.verdict.level == "refused":
+            return _too_early(covered)
         advice, size = advise_window(joined, pieces[-1].name) if advise else (None, None)
         return Answer(covered_seconds=covered, result=result, advice=advice, advised_bytes=size)
     except PgsweepError as error:
+        if 0 < covered < _EARLY_SECONDS:
+            return _too_early(covered)
         why = error.message + (f" ({error.cause})" if error.cause else "")
         return Answer(covered_seconds=covered, why=why)
+
+
+def _too_early(covered: float) -> Answer:
+    why = f"there are {covered:.0f} s of evidence, and a first curve takes a minute or two"
+    return Answer(covered_seconds=covered, early=True, why=why)
 
 
 def _answered(request: Request) -> Answer:
     folder = Path(request.folder)
     if request.window_seconds:
         return predict_pieces(pieces_of(folder), request.window_seconds, advise=request.advise)
-    from pgsweep.serve.verification import verify_change
+    from pgsweep.serve.verification import seen_change, verify_change
 
+    pieces = pieces_of(folder)
+    change = seen_change(pieces)
     try:
-        return Answer(verification=verify_change(folder, pieces_of(folder)))
+        return Answer(verification=verify_change(folder, pieces), change=change)
     except (PgsweepError, OSError) as error:
-        return Answer(why=error.message if isinstance(error, PgsweepError) else str(error))
+        return Answer(why=error.message if isinstance(error, PgsweepError) else str(error), change=change)
 
 
 def _serve_requests() -> None:

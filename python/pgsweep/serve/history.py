@@ -31,7 +31,15 @@ from pgsweep.pg.history_store import PostgresColumns, PostgresStore
 from pgsweep.records.serve import ServeCurve, ServeVerification
 from pgsweep.serve import history_consumers
 from pgsweep.serve.consumers import Key, Values
-from pgsweep.serve.storage import SCHEMA_NUMBER, Session, SqliteColumns, SqliteStore, Store, make_tables
+from pgsweep.serve.storage import (
+    SCHEMA_NUMBER,
+    Session,
+    SqliteColumns,
+    SqliteStore,
+    Store,
+    add_columns,
+    make_tables,
+)
 
 SUMS: Final = (
     "covered_seconds",
@@ -42,8 +50,13 @@ SUMS: Final = (
     "evictions",
     "hand_buffers",
     "disk_read_bytes",
+    "split_seconds",
+    "page_cache_reads",
+    "disk_reads",
+    "unsplit_reads",
 )
-"""Columns that are added up."""
+"""Columns that are added up. What served the reads is known of other seconds than those of the sample
+(served_by.py), which are `split_seconds`."""
 
 GAUGES: Final = (
     "shared_buffers_bytes",
@@ -96,7 +109,7 @@ _PUT_VERIFICATION: Final = (
 
 def sqlite_store(path: Path) -> SqliteStore:
     """Return the history in a file."""
-    return SqliteStore(path, make_tables(SqliteColumns(), COLUMNS, history_consumers.ALL))
+    return SqliteStore(path, make_tables(SqliteColumns(), COLUMNS, history_consumers.ALL), COLUMNS)
 
 
 def store_of(folder: Path, conninfo: str | None, servers: Sequence[str] = ()) -> Store:
@@ -109,7 +122,13 @@ def store_of(folder: Path, conninfo: str | None, servers: Sequence[str] = ()) ->
 def postgres_store(conninfo: str, servers: Sequence[str] = ()) -> PostgresStore:
     """Return the history in a database of PostgreSQL, to write that of these servers."""
     tables = make_tables(PostgresColumns(), COLUMNS, history_consumers.ALL)
-    return PostgresStore(conninfo, tables, SCHEMA_NUMBER, servers)
+    return PostgresStore(
+        conninfo,
+        tables,
+        SCHEMA_NUMBER,
+        lambda session: add_columns(session, PostgresColumns(), COLUMNS),
+        servers,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def read(
     session: Session, server: str, begin: float, end: float, now: float
 ) -> tuple[float, ServeConsumer | None, list[ServeConsumer]]:
     """Return the time covered, the sum of all, and of each kind the largest and `other`."""
-    if not session.has_table("consumers"):
+    if not session.columns("consumers"):
         return 0.0, None, []
     ids = session.execute("SELECT id FROM main.servers WHERE name = ?", [server])
     if not ids:

@@ -12,14 +12,13 @@ import msgspec
 from pgsweep.records.serve import ServeConsumers, ServeCurve, ServeGap, ServeSeries, ServeVerification
 from pgsweep.serve import history_consumers
 from pgsweep.serve.history import COLUMNS, LEVELS
-from pgsweep.serve.storage import Store
+from pgsweep.serve.storage import Session, Store
 
 _MOST_POINTS: Final = 2000
 _MOST_CURVES: Final = 500
 """A curve has some kilobytes: those of a year would take a hundred megabytes."""
 
 _BATCH: Final = 50_000
-_COLUMNS: Final = ", ".join(COLUMNS)
 
 
 def level_for(begin: float, end: float, now: float) -> int:
@@ -39,7 +38,7 @@ def read_series(store: Store, server: str, begin: float, end: float) -> ServeSer
     step = level_for(begin, end, time.time())
     with store.reading() as session:
         rows = session.execute(
-            f"SELECT at, {_COLUMNS} FROM main.samples JOIN main.servers ON id = server "  # noqa: S608
+            f"SELECT at, {_columns(session)} FROM main.samples JOIN main.servers ON id = server "  # noqa: S608
             "WHERE level = ? AND name = ? AND at >= ? AND at <= ? ORDER BY at",
             [step, server, math.ceil(begin), math.floor(end)],
         )
@@ -88,7 +87,7 @@ def read_verification(store: Store, server: str) -> ServeVerification | None:
         PgsweepError: the history cannot be read.
     """
     with store.reading() as session:
-        if not session.has_table("verifications"):
+        if not session.columns("verifications"):
             return None
         rows = session.execute(
             "SELECT result FROM main.verifications JOIN main.servers ON id = server "
@@ -117,10 +116,12 @@ def sample_rows(store: Store) -> Iterator[list[tuple[Any, ...]]]:
     Raises:
         PgsweepError: the history cannot be read.
     """
+    with store.reading() as session:
+        columns = _columns(session)
     for step in LEVELS:
         yield from _rows(
             store,
-            f"SELECT name, level, at, {_COLUMNS} FROM main.samples JOIN main.servers ON id = server "  # noqa: S608
+            f"SELECT name, level, at, {columns} FROM main.samples JOIN main.servers ON id = server "  # noqa: S608
             "WHERE level = ? ORDER BY name, at",
             [step],
         )
@@ -133,7 +134,7 @@ def consumer_rows(store: Store) -> Iterator[list[tuple[Any, ...]]]:
         PgsweepError: the history cannot be read.
     """
     with store.reading() as session:
-        if not session.has_table("consumers"):
+        if not session.columns("consumers"):
             return
     for step in history_consumers.LEVELS:
         yield from _rows(
@@ -168,6 +169,12 @@ def curve_rows(store: Store) -> Iterator[list[tuple[Any, ...]]]:
                 ]  # fmt: skip
         if points:
             yield points
+
+
+def _columns(session: Session) -> str:
+    """Return all columns of the samples; those that an older history lacks are null."""
+    known = session.columns("samples")
+    return ", ".join(name if name in known else f"NULL AS {name}" for name in COLUMNS)
 
 
 def _rows(store: Store, text: str, values: Sequence[Any]) -> Iterator[list[tuple[Any, ...]]]:

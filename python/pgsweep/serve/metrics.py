@@ -1,10 +1,11 @@
 """What is known now as metrics of Prometheus: `/metrics`, made anew for each request from the board.
 
 Every metric has the label `server`. Counters count from the start of `pgsweep serve`, in steps of its
-looks; a reset of the server's statistics does not show in them. Where something cannot be seen its metric
-is absent, never zero: so are all that follow from the buffers while the role may not read them.
-`pgsweep_reads_total` with `served="page_cache"` and `"disk"` exists only where the
-server's processes run on this host and may be looked into; elsewhere both together are
+looks, and never fall: a reset of the server's statistics, a crash or a dropped database does not show in
+them. Where something cannot be seen its metric is absent, never zero: so are all that follow from the buffers
+while the role may not read them. `pgsweep_reads_total` with `served="page_cache"` and `"disk"` exists only
+where the server's processes run on this host and may be looked into. Reads are added to them as soon as it is
+known what served them (served_by.py), at the latest after five minutes; those of which it is not known are
 `served="outside_pool"`.
 """
 
@@ -22,7 +23,6 @@ from pgsweep.plain import shown
 from pgsweep.records.top import TopRelation, TopSample, TopView
 from pgsweep.serve.board import Board, Watched, advised_of, best_advice, curves_of, summary_of
 from pgsweep.serve.config import MetricConfig
-from pgsweep.units import BLOCK_BYTES
 
 CONTENT_TYPE: Final = exposition.CONTENT_TYPE_LATEST
 _VERDICTS: Final = ("reliable", "rough", "refused")
@@ -158,9 +158,9 @@ def _caches(servers: list[Watched]) -> Iterator[Metric]:
         name, totals, sample = watched.config.name, watched.totals, watched.sample
         if "hits" in totals:
             reads.add_metric([name, "pool"], totals["hits"])
-            split = served(totals)
-            for where, blocks in split.items():
-                reads.add_metric([name, where], blocks)
+            for where in ("page_cache", "disk", "outside_pool"):
+                if f"{where}_reads" in totals:
+                    reads.add_metric([name, where], totals[f"{where}_reads"])
         if "disk_read_bytes" in totals:
             disk.add_metric([name], totals["disk_read_bytes"])
         if "evictions" in totals:
@@ -182,16 +182,6 @@ def _caches(servers: list[Watched]) -> Iterator[Metric]:
             cached.of([name, "page_cache_only"], max(0.0, page_cache - both))
             cached.of([name, "both"], both)
     yield from (reads, disk, evictions, size, cached, buffers, sweep, memory)
-
-
-def served(totals: dict[str, float]) -> dict[str, float]:
-    """Return the reads into the pool by what served them; see the module."""
-    reads = totals.get("reads", 0.0)
-    if "disk_read_bytes" not in totals:
-        return {"outside_pool": reads}
-    # The kernel reads ahead, and other files too: no more blocks can come from disk than were read.
-    disk = min(reads, totals["disk_read_bytes"] / BLOCK_BYTES)
-    return {"page_cache": reads - disk, "disk": disk}
 
 
 def sweep_period(values: dict[str, float], buffers: float) -> float | None:

@@ -15,7 +15,18 @@ class _Alert(NamedTuple):
     description: str
 
 
+_GONE: Final = "up == 0 and on (job, instance) max_over_time(pgsweep_build_info[1d])"
+"""Of what was a pgsweep within the last day; it is `absent` where Prometheus has no such target any more."""
+
 _ALERTS: Final = (
+    _Alert(
+        "PgsweepGone",
+        f"({_GONE}) or (absent(pgsweep_build_info) unless on () ({_GONE}))",
+        "5m",
+        "critical",
+        "pgsweep itself is gone",
+        "Its /metrics cannot be read, so no other of these alerts can fire. Does `pgsweep serve` run?",
+    ),
     _Alert(
         "PgsweepServerDown",
         "pgsweep_up == 0",

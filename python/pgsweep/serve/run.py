@@ -31,20 +31,20 @@ from pgsweep.records.serve import (
     ServeOverview,
     ServeSeries,
     ServeSummary,
-    ServeVerification,
 )
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.residency.access import opened
 from pgsweep.serve.board import Board, Watched, best_advice
 from pgsweep.serve.collect import Collector
 from pgsweep.serve.config import ServeConfig, is_loopback, make_folder
-from pgsweep.serve.forecast import Forecasts
+from pgsweep.serve.forecast import Answer, Forecasts
 from pgsweep.serve.history import History, KeptCurve, KeptVerification, store_of
 from pgsweep.serve.history_reads import read_consumers, read_curves, read_series, read_verification
 from pgsweep.serve.holding import hold_folder
 from pgsweep.serve.metrics import CONTENT_TYPE, exposed
 from pgsweep.serve.queries import UserMetrics
 from pgsweep.serve.recording import Recorder
+from pgsweep.serve.steady import steadied
 from pgsweep.serve.web.app import WebConfig, make_app
 from pgsweep.serve.web.connections import UVICORN, Room, bound_buffers
 from pgsweep.serve.web.events import Hub
@@ -158,6 +158,13 @@ class Service:
 
     def _show_curve(self, key: str, curve: ServeCurve, advised: ServeAdvised | None) -> None:
         watched, window = self.board.servers[key], curve.window_seconds
+        if curve.failed is not None and (shown := watched.curves.get(window)) is not None:
+            # What was predicted before is shown with its age, and that no newer one could be made.
+            curve = msgspec.structs.replace(
+                shown, failed=curve.failed, failed_at=curve.failed_at, next_at=curve.next_at
+            )
+        if advised is not None:
+            advised = steadied(advised, best_advice(self.board.advised(key)))
         last = advised or watched.advised.get(window)
         if (
             last is not None
@@ -172,6 +179,8 @@ class Service:
                 found.advised[window] = advised
 
         self.board.changed(key, "curve", change)
+        if curve.failed is not None:
+            return
         hour = int(curve.at // 3600)
         # The last curve of an hour, over that hour, is kept: it stands a little after the hour's end.
         if window == _KEPT_WINDOW and curve.result is not None and curve.result.points:
@@ -179,17 +188,19 @@ class Service:
                 self.history.add(KeptCurve(watched.config.name, curve))
             self._kept_hour[key] = hour
 
-    def _show_verification(self, key: str, found: ServeVerification | None, why: str | None) -> None:
-        watched = self.board.servers[key]
+    def _show_verification(self, key: str, answer: Answer) -> None:
+        watched, found = self.board.servers[key], answer.verification
         is_new = found is not None and (
             watched.verification is None or watched.verification.result != found.result
         )
-        if not is_new and why == watched.verification_failed:
+        seen = answer.change if watched.change is None else None
+        if not is_new and seen is None and answer.why == watched.verification_failed:
             return
 
         def change(changed: Watched) -> None:
             changed.verification = found or changed.verification
-            changed.verification_failed = why
+            changed.verification_failed = answer.why
+            changed.change = seen or changed.change
 
         self.board.changed(key, "curve", change)
         if found is not None and is_new:
@@ -241,6 +252,7 @@ class Service:
             windows=windows,
             why=why,
             verification=verification,
+            change=watched.change,
             trouble=trouble,
         )
 

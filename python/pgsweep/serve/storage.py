@@ -43,8 +43,8 @@ class Session(Protocol):
     def batches(self, text: str, values: Sequence[Any], count: int) -> Iterator[list[Row]]:
         """Yield the rows of a query, `count` at a time."""
 
-    def has_table(self, name: str) -> bool:
-        """Return whether there is a table; an older history lacks those that were added later."""
+    def columns(self, table: str) -> set[str]:
+        """Return the columns of a table, none where there is none; an older history lacks what was added."""
 
 
 class Store(Protocol):
@@ -117,6 +117,14 @@ def make_tables(kinds: Columns, samples: Sequence[str], consumers: Sequence[str]
     return [f"CREATE TABLE IF NOT EXISTS main.{name} ({body}" for name, body in bodies.items()]
 
 
+def add_columns(session: Session, kinds: Columns, samples: Sequence[str]) -> None:
+    """Add the columns that the samples of an older history lack."""
+    known = session.columns("samples")
+    for name in samples:
+        if name not in known:
+            session.execute(f"ALTER TABLE main.samples ADD COLUMN {name} {kinds.number}")
+
+
 class SqliteColumns:
     """SQLite's types; the histories of earlier versions have the same."""
 
@@ -152,10 +160,9 @@ class SqliteSession:
         while rows := found.fetchmany(count):
             yield rows
 
-    def has_table(self, name: str) -> bool:
-        """Return whether there is a table."""
-        wanted = "SELECT count(*) FROM main.sqlite_master WHERE type = 'table' AND name = ?"
-        return bool(self.execute(wanted, [name])[0][0])
+    def columns(self, table: str) -> set[str]:
+        """Return the columns of a table; none where there is none."""
+        return {str(name) for (name,) in self.execute("SELECT name FROM pragma_table_info(?)", [table])}
 
 
 class SqliteStore:
@@ -164,12 +171,14 @@ class SqliteStore:
     Args:
         path: of the file; is made.
         tables: the statements that make the tables.
+        samples: columns with values of the table of samples.
     """
 
-    def __init__(self, path: Path, tables: Sequence[str]) -> None:
+    def __init__(self, path: Path, tables: Sequence[str], samples: Sequence[str] = ()) -> None:
         self.path = path
         self.name = str(path)
         self._tables = tables
+        self._samples = samples
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> None:
@@ -183,6 +192,7 @@ class SqliteStore:
             with connection:
                 for statement in self._tables:
                     connection.execute(statement)
+                add_columns(SqliteSession(connection), SqliteColumns(), self._samples)
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version > SCHEMA_NUMBER:
                     raise newer(f"`{self.path}`")

@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 
 from pgsweep.evidence.joined import JoinedEvidence
-from pgsweep.records.serve import ServeVerification
+from pgsweep.records.serve import ServeChange, ServeVerification
 from pgsweep.sizing.verify import verify
+from pgsweep.units import BLOCK_BYTES
 
 LEAST_SECONDS: Final = 600.0
 """Least seconds of evidence with the new size before it is compared."""
@@ -28,6 +29,7 @@ _ASIDE: Final = "verifying"
 
 class _Meta(msgspec.Struct, frozen=True):
     shared_buffers_blocks: int = 0
+    block_size_bytes: int = BLOCK_BYTES
 
 
 def verify_change(folder: Path, pieces: Sequence[Path]) -> ServeVerification | None:
@@ -64,6 +66,17 @@ def verify_change(folder: Path, pieces: Sequence[Path]) -> ServeVerification | N
     )
 
 
+def seen_change(pieces: Sequence[Path]) -> ServeChange | None:
+    """Return the last change of shared_buffers that the evidence shows; None without one."""
+    found = last_change(pieces)
+    if found is None:
+        return None
+    before, after = found
+    return ServeChange(
+        at=float(after[0].stem), before_bytes=_bytes_of(before[-1]), after_bytes=_bytes_of(after[0])
+    )
+
+
 def last_change(pieces: Sequence[Path]) -> tuple[list[Path], list[Path]] | None:
     """Return the pieces with the size of before the last change, and those since; None without a change."""
     sizes = [_blocks_of(piece) for piece in pieces]
@@ -82,6 +95,15 @@ def last_change(pieces: Sequence[Path]) -> tuple[list[Path], list[Path]] | None:
 
 
 def _blocks_of(piece: Path) -> int:
+    return _meta_of(piece).shared_buffers_blocks
+
+
+def _bytes_of(piece: Path) -> int:
+    meta = _meta_of(piece)
+    return meta.shared_buffers_blocks * meta.block_size_bytes
+
+
+def _meta_of(piece: Path) -> _Meta:
     with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode((piece / "meta.json").read_bytes(), type=_Meta).shared_buffers_blocks
-    return 0
+        return msgspec.json.decode((piece / "meta.json").read_bytes(), type=_Meta)
+    return _Meta()

@@ -25,19 +25,19 @@ _ROWS_SHOWN = 20
 
 
 def cache_text(result: CacheResult, terminal: Terminal) -> str:
-    """Return pool, table, map, and what could not be looked at."""
+    """Return the map where one was asked for, pool, table, and what could not be looked at."""
     every = fold_catalogs(result.relations, result.by)
     rows = list(every) if result.top is not None else largest(every, result.by, _ROWS_SHOWN)
     hidden = max(0, (result.relations_found or len(every)) - len(rows))
     parts = [
         terminal.wrap(_head(result)),
+        # What was asked for comes first.
+        *([] if result.map is None else [map_text(result.map, terminal)]),
         pool_text(result.pool, terminal),
         fitted_table(_fields([*rows, result.total], result, terminal), terminal, marked=len(rows)),
     ]
     if hidden:
         parts.append(f"... and {count(hidden)} rows more; all of them: --all, --json or --csv")
-    if result.map is not None:
-        parts.append(map_text(result.map, terminal))
     parts += missing_lines(result.missing, terminal)
     return "\n\n".join(parts) + "\n"
 
@@ -120,7 +120,7 @@ def _kind(row: CacheRelation) -> str:
 
 
 def cache_page(result: CacheResult) -> Page:
-    """Return the pool, the relations, and the map where one was asked for."""
+    """Return the map where one was asked for, the pool, and the relations."""
     return Page(*_title(result), _sections(result))
 
 
@@ -135,10 +135,8 @@ def _title(result: CacheResult) -> tuple[str, str]:
 
 
 def _sections(result: CacheResult) -> list[Section]:
-    sections = [_pool_section(result.pool), _relations_section(result)]
-    if result.map is not None:
-        sections.append(map_section(result.map))
-    return sections
+    sections = [] if result.map is None else [map_section(result.map)]
+    return [*sections, _pool_section(result.pool), _relations_section(result)]
 
 
 def _pool_section(pool: PoolState) -> Section:

@@ -404,7 +404,7 @@ class TopApp(App[None]):
         if sample.rates is None or self._paused or now - self._trend_at < _TREND_SECONDS:
             return
         self._trend_at = now
-        self._reads.append(sample.rates.reads_per_second)
+        self._reads.append(sample.rates.reads_per_second or 0.0)
         self._evictions.append(sample.rates.evictions_per_second or 0.0)
 
     def _bar(self, terminal: Terminal) -> Text:

@@ -149,16 +149,20 @@ def _rates(rates: TopRates | None, sample: TopSample, terminal: Terminal, trend:
         ]
     width = max(8, min(40, terminal.width - 62))
     ratio = "–" if rates.hit_ratio is None else f"{format_percent(rates.hit_ratio, 2)}"
-    block = sample.block_size_bytes
-    first: Line = [
-        _label("hits"),
-        _value(f"{ratio:<9}"),
-        _words(f"{'of ' + count(round(rates.hits_per_second + rates.reads_per_second)) + '/s':<15}"),
-        _words("reads "),
-        _value(f"{count(round(rates.reads_per_second)) + '/s':<10}"),
-        _words(f"{byte_rate(rates.reads_per_second * block):<10} "),
-        (_chart(trend.reads, width, terminal), ("cyan",)),
-    ]
+    reads, hits = rates.reads_per_second, rates.hits_per_second
+    first: Line
+    if reads is None or hits is None:
+        first = [_label("hits"), _words("not counted: track_counts is off")]
+    else:
+        first = [
+            _label("hits"),
+            _value(f"{ratio:<9}"),
+            _words(f"{'of ' + count(round(hits + reads)) + '/s':<15}"),
+            _words("reads "),
+            _value(f"{count(round(reads)) + '/s':<10}"),
+            _words(f"{byte_rate(reads * sample.block_size_bytes):<10} "),
+            (_chart(trend.reads, width, terminal), ("cyan",)),
+        ]
     evicted = "–" if rates.evictions_per_second is None else f"{count(round(rates.evictions_per_second))}/s"
     second: Line = [
         _label("evicted"),
@@ -169,6 +173,9 @@ def _rates(rates: TopRates | None, sample: TopSample, terminal: Terminal, trend:
         _value(f"{count(round(rates.transactions_per_second)) + '/s':<9}"),
         (f" over {rates.seconds:.1f} s", ("dim",)),
     ]
+    if uncounted := [one for one in sample.backends.uncounted if one.idle_since is None]:
+        # The server counts what a transaction did when it is over.
+        second.append((f", without {len(uncounted)} still running", ("yellow",)))
     return [first, second]
 
 

@@ -45,13 +45,17 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
     if result.action == "dry run":
         return _statements_text(result)
     rows, catalogs = _parted(result.relations)
-    hidden = max(0, len(rows) - _ROWS_SHOWN) if terminal.interactive else 0
+    cut = terminal.interactive and result.relations_found is None
+    hidden = max(0, len(rows) - _ROWS_SHOWN) if cut else 0
     parts = [_wrapped([_head(result), *_plan_lines(result)], terminal)]
     if result.work is not None:
         parts.append(_wrapped(_done(result), terminal))
     if rows:
         parts.append(_table(result, rows[: len(rows) - hidden], terminal))
-    if hidden:
+    if result.relations_found is not None and result.relations_found > len(result.relations):
+        left = result.relations_found - len(result.relations)
+        parts.append(_wrapped([f"... and {counted(left, 'relation')} more; without --top: all"], terminal))
+    elif hidden:
         more = f"... and {counted(hidden, 'relation')} more; all of them: --json, --csv, or through a pipe"
         parts.append(_wrapped([more], terminal))
     if catalogs:

@@ -76,6 +76,8 @@ class Directory:
                 self.rows[number] = row  # it was renamed
             keys.append(self._place(spc << 32 | db) << 32 | rel)
             numbers.append(number)
+        for database_oid, number in self._unnamed.items():
+            self.rows[number] = self._row_of_unnamed(database_oid)  # the database may have a name now
         files = np.array(keys, dtype=np.uint64)
         order = np.argsort(files)
         self._files = files[order]
@@ -107,12 +109,14 @@ class Directory:
     def _unnamed_row(self, database_oid: int) -> int:
         number = self._unnamed.get(database_oid)
         if number is None:
-            entered = database_oid in self.names.entered
-            why = "(relations no catalog names)" if entered else "(relations not visible)"
-            database = self.names.databases.get(database_oid, f"(oid {database_oid})")
             number = self._unnamed[database_oid] = len(self.rows)
-            self.rows.append(_row(database, "", why, "unknown"))
+            self.rows.append(self._row_of_unnamed(database_oid))
         return number
+
+    def _row_of_unnamed(self, database_oid: int) -> Row:
+        entered = database_oid in self.names.entered
+        why = "(relations no catalog names)" if entered else "(relations not visible)"
+        return _row(self.names.databases.get(database_oid, f"(oid {database_oid})"), "", why, "unknown")
 
 
 def _row(database: str, schema: str, relation: str, kind: str, table: tuple[str, str] = ("", "")) -> Row:

@@ -27,16 +27,18 @@ from numpy.typing import NDArray
 from pgsweep.cache.top.counts import PoolCounts, prepare_counts, read_counts
 from pgsweep.cache.top.directory import Directory
 from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
-from pgsweep.cache.top.sample import CacheSample, Reading, padded
+from pgsweep.cache.top.sample import CacheSample, padded
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
+from pgsweep.pg.catalog import Server, read_postmaster
 from pgsweep.pg.connect import cancel, ping, require_session
-from pgsweep.pg.counters import Counter, CounterReader
+from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.counting import Counting, Reading
 from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing, PoolState
 from pgsweep.records.top import TopBackends, TopRates, TopSample
 from pgsweep.residency.access import Access
-from pgsweep.residency.names import read_again, read_names
+from pgsweep.residency.names import read_again, read_names, read_new_databases
 from pgsweep.residency.pool import PoolReader
 
 SQL_SHARE: Final = 0.04
@@ -69,6 +71,10 @@ _CHANGE_SECONDS: Final = 1.0
 
 _NAMES_SECONDS: Final = 5.0
 _NAMES_SHARE: Final = 0.05
+_UNNAMED_SECONDS: Final = 30.0
+"""What no catalog named is asked for again: a transaction that makes a table may take long. The pause doubles
+up to this."""
+
 _FILES_SECONDS: Final = 5.0
 _FILES_SHARE: Final = 0.05
 """Least seconds between readings of catalogs and page cache, and the largest share of the time for them."""
@@ -80,12 +86,15 @@ class Live:
     Args:
         access: the server; the session is ours alone.
         every_database: name relations of all databases that may be entered, not only of the session's.
+        counting: goes on from an earlier session; begins anew by default.
 
     Raises:
         ConnectionFailed: the server has gone.
     """
 
-    def __init__(self, access: Access, *, every_database: bool = True) -> None:
+    def __init__(
+        self, access: Access, *, every_database: bool = True, counting: Counting | None = None
+    ) -> None:
         self._access = access
         server = access.server
         begin = time.monotonic()
@@ -93,9 +102,11 @@ class Live:
         self._directory = Directory(names)
         self._names_cost = time.monotonic() - begin
         self._names_due = begin + self._names_cost + _NAMES_SECONDS
+        self._every_database = every_database
         self._unnamed: set[tuple[int, int, int]] = set()
+        self._unnamed_due, self._unnamed_pause = 0.0, _NAMES_SECONDS
         with explained():
-            self._counters = CounterReader(access.connection, names.databases, [])
+            self._counters = ServerCounters(access, counting)
             self._round_trip = self._measure_round_trip()
         prepare_counts(access)
         self._began = time.monotonic()
@@ -194,7 +205,12 @@ class Live:
             backends=self._backends,
             relations=[],
             relations_found=0,
-            missing=[*access.missing, *self._directory.names.missing, *self._files_missing],
+            missing=[
+                *access.missing,
+                *self._directory.names.missing,
+                *self._files_missing,
+                *not_counted(server, self._readings[-1]),
+            ],
         )
         # The rows list is only ever added to, by this thread; a copy of it would cost more than the look.
         return CacheSample(
@@ -222,17 +238,28 @@ class Live:
                 pool.spc[strange].tolist(), pool.db[strange].tolist(), pool.rel[strange].tolist(), strict=True
             )
         )
-        new = {key for key in keys - self._unnamed if key[1] in self._directory.names.entered}
-        if not new:
+        names = self._directory.names
+        if self._every_database and not {key[1] for key in keys} <= names.databases.keys():
+            begin = time.monotonic()
+            read_new_databases(self._access, names)
+            return self._learned(keys, begin)
+        asked = {key for key in keys if key[1] in names.entered}
+        new = asked - self._unnamed
+        if not new and (not asked or now < self._unnamed_due):
             return False
         begin = time.monotonic()
-        for database_oid in {key[1] for key in new}:
-            read_again(self._access, self._directory.names, database_oid)
+        for database_oid in {key[1] for key in new or asked}:
+            read_again(self._access, names, database_oid)
+        self._unnamed_pause = _NAMES_SECONDS if new else min(2 * self._unnamed_pause, _UNNAMED_SECONDS)
+        return self._learned(keys, begin)
+
+    def _learned(self, unnamed: set[tuple[int, int, int]], begin: float) -> bool:
+        """Take over names that were read; what still has none was dropped, or is not committed yet."""
         self._directory.learn()
-        # What is still not named was dropped, or is not committed yet: a name may come, but we do not wait.
-        self._unnamed = keys
+        self._unnamed = unnamed
         cost = time.monotonic() - begin
         self._names_due = begin + cost + max(_NAMES_SECONDS, cost / _NAMES_SHARE)
+        self._unnamed_due = begin + max(self._unnamed_pause, cost / _NAMES_SHARE)
         return True
 
     def _read_counters(self, pool: PoolCounts, now: float, *, needed: bool) -> None:
@@ -243,15 +270,13 @@ class Live:
             return
         begin = time.monotonic()
         with explained():
-            reading = read_counters(self._counters, at=now, hand_buffers=pool.hand_buffers)
+            reading = self._counters.read(at=now, hand_buffers=pool.hand_buffers)
             self._backends = read_backends(self._access.connection, self._max_connections)
-        statements = 4 if self._access.server.version_num >= 160000 else 3
+        statements = 5 if self._access.server.version_num >= 160000 else 4
         cost = max(0.0, time.monotonic() - begin - statements * self._round_trip)
         self._statement_seconds += cost
         if readings:  # the first time it includes planning
             self._counters_costs.append(cost)
-        if readings and (reading.hits < readings[-1].hits or reading.allocations < readings[-1].allocations):
-            readings.clear()  # somebody reset the statistics
         readings.append(reading)
         while len(readings) > 2 and now - readings[1].at >= 0.9 * _RATES_SECONDS:
             readings.popleft()
@@ -261,7 +286,7 @@ class Live:
         seconds = last.at - first.at
         if seconds <= 0:
             return None
-        hits, reads = last.hits - first.hits, last.reads - first.reads
+        hits, reads, counted = last.hits - first.hits, last.reads - first.reads, last.counted
         evictions = hand = None
         if last.evictions is not None and first.evictions is not None:
             evictions = (last.evictions - first.evictions) / seconds
@@ -269,9 +294,9 @@ class Live:
             hand = (last.hand_buffers - first.hand_buffers) / seconds
         return TopRates(
             seconds=seconds,
-            hit_ratio=hits / (hits + reads) if hits + reads > 0 else None,
-            hits_per_second=hits / seconds,
-            reads_per_second=reads / seconds,
+            hit_ratio=hits / (hits + reads) if counted and hits + reads > 0 else None,
+            hits_per_second=hits / seconds if counted else None,
+            reads_per_second=reads / seconds if counted else None,
             allocations_per_second=(last.allocations - first.allocations) / seconds,
             evictions_per_second=evictions,
             transactions_per_second=(last.transactions - first.transactions) / seconds,
@@ -331,31 +356,38 @@ class Live:
         return time.monotonic() - begin
 
 
-def read_counters(reader: CounterReader, *, at: float, hand_buffers: int | None) -> Reading:
-    """Return the server's counters as they are now, summed.
+class ServerCounters:
+    """Reads what a server's counters gained, through one session.
 
     Args:
-        reader: of the server; it knows all databases.
-        at: `time.monotonic()` of the reading.
-        hand_buffers: buffers that the clock hand has passed; None where that is not seen.
+        access: the server.
+        counting: of an earlier session; begins anew by default.
     """
-    counters, io = [*reader.databases(), *reader.writers()], reader.io()
-    return Reading(
-        at=at,
-        hits=_total(counters, "database", "blks_hit"),
-        reads=_total(counters, "database", "blks_read"),
-        transactions=_total(counters, "database", "xact_commit")
-        + _total(counters, "database", "xact_rollback"),
-        allocations=_total(counters, "bgwriter", "buffers_alloc"),
-        evictions=_total(io, "io", "evictions") if io else None,
-        hand_buffers=hand_buffers,
-    )
+
+    def __init__(self, access: Access, counting: Counting | None = None) -> None:
+        self._reader = CounterReader(access.connection, {}, [])
+        self._counting = counting or Counting()
+        self._counting.begin(read_postmaster(access.connection).start_time_us)
+        self._block_bytes = access.server.block_size_bytes
+
+    def read(self, *, at: float, hand_buffers: int | None) -> Reading:
+        """Return the sums of now.
+
+        Args:
+            at: `time.monotonic()` of the reading.
+            hand_buffers: buffers that the clock hand has passed; None where that is not seen.
+        """
+        return self._counting.add(
+            self._reader.cumulative(), at=at, hand_buffers=hand_buffers, block_bytes=self._block_bytes
+        )
 
 
-def _total(counters: list[Counter], scope: str, name: str) -> float:
-    """Return a counter's sum over its objects, without temporary relations (not in shared_buffers)."""
-    return sum(
-        counter.value
-        for counter in counters
-        if counter.scope == scope and counter.name == name and "/temp relation/" not in counter.object
-    )
+def not_counted(server: Server, reading: Reading) -> list[Missing]:
+    """Return what the server does not count, or not by itself."""
+    if not reading.counted:
+        why = "track_counts is off, and only PostgreSQL 16 and later counts them without it"
+        return [Missing(what="hits and reads", why=why, enable="ALTER SYSTEM SET track_counts = on")]
+    if server.version_num < 160000:
+        why = "PostgreSQL counts its hits and reads with those of shared_buffers before 16"
+        return [Missing(what="what temporary tables use", why=why)]
+    return []

@@ -12,31 +12,13 @@ from numpy.typing import NDArray
 
 from pgsweep.cache.top.directory import Row
 from pgsweep.cache.top.page_cache import PageCacheByRelation
+from pgsweep.pg.counting import Reading
 from pgsweep.records.rollup import FOLDED, SYSTEM_SCHEMAS
-from pgsweep.records.top import TopRelation, TopSample, TopView
+from pgsweep.records.top import TopPageCache, TopRelation, TopSample, TopView
 from pgsweep.units import format_count
 
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 """What relations can be ordered by."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The server's cumulative counters at one time, summed over databases and backend types.
-
-    Attributes:
-        at: `time.monotonic()` of the reading.
-        evictions: None before PostgreSQL 16, which does not count them.
-        hand_buffers: buffers that the clock hand has passed; None where the server's memory is not read.
-    """
-
-    at: float
-    hits: float
-    reads: float
-    transactions: float
-    allocations: float
-    evictions: float | None
-    hand_buffers: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +97,7 @@ class CacheSample:
             ordered = chosen[first_rows(keys, view.limit, reverse=view.reverse)].tolist()
         if view.reverse:
             ordered.reverse()
-        page_cache = self.head.page_cache
-        if self.files is not None:
-            page_cache = self.files.record(time.monotonic())
+        page_cache = self.page_cache() or self.head.page_cache
         return msgspec.structs.replace(
             self.head,
             relations=[self._relation(i, block) for i in ordered[: view.limit]],
@@ -125,9 +105,23 @@ class CacheSample:
             page_cache=page_cache,
         )
 
+    def page_cache(self) -> TopPageCache | None:
+        """Return the page cache as of its last reading; None where there is none.
+
+        The pool is newer: what has left it since is not in both any more.
+        """
+        if self.files is None:
+            return None
+        block = self.head.block_size_bytes
+        both = padded(self.files.both, len(self.usage_counts))
+        held = self.usage_counts.sum(axis=1) * block
+        found = self.files.record(time.monotonic())
+        return msgspec.structs.replace(found, both_bytes=int(np.minimum(both, held).sum()))
+
     def _relation(self, i: int, block: int) -> TopRelation:
         row, files = self.rows[i], self.files
         seen = files is not None and i < len(files.page_cache)
+        held = int(self.usage_counts[i].sum()) * block
         return TopRelation(
             database=row.database,
             schema=row.schema,
@@ -135,14 +129,14 @@ class CacheSample:
             kind=row.kind,
             table_schema=row.table_schema,
             table=row.table,
-            shared_buffers_bytes=int(self.usage_counts[i].sum()) * block,
+            shared_buffers_bytes=held,
             change_bytes_per_second=None if self.change is None else float(self.change[i]) * block,
             usage_counts=self.usage_counts[i].tolist(),
             dirty_bytes=int(self.dirty[i]) * block,
             pinned_bytes=int(self.pinned[i]) * block,
             size_bytes=int(files.size[i]) if files is not None and seen else None,
             page_cache_bytes=int(files.page_cache[i]) if files is not None and seen else None,
-            both_bytes=int(files.both[i]) if files is not None and seen else None,
+            both_bytes=min(int(files.both[i]), held) if files is not None and seen else None,
         )
 
 

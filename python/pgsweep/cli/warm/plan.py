@@ -22,6 +22,12 @@ from pgsweep.cli.warm.options import WARM_NAMES, options_of, warm_options
     metavar="SIZE",
     help="Estimate the time from this many bytes a second, and read no sample.",
 )
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the first N relations.  [default: 30 in the text on a terminal, else all]",
+)
 @output_options
 @common_options
 @click.pass_context
@@ -30,6 +36,7 @@ def command(
     /,
     *,
     assume_rate: int | None,
+    top: int | None,
     as_json: bool,
     as_csv: bool,
     html: Path | None,
@@ -52,6 +59,7 @@ def command(
     \b
     Examples:
       pgsweep warm plan shop
+      pgsweep warm plan shop --top 10
       pgsweep warm plan shop --relations orders --into both
       pgsweep warm plan shop --heat shop.heat
       pgsweep warm plan shop --budget 4GB --assume-rate 500MB --json | jq .expected_seconds
@@ -60,8 +68,13 @@ def command(
     options = options_of(**{name: given.pop(name) for name in WARM_NAMES})
     target = Target(no_password=no_password, ask_password=ask_password, **given)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    import msgspec
+
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.warm.run.run import plan
 
     result = target.use(lambda conninfo: plan(conninfo, options, assumed_bytes_per_second=assume_rate))
+    if top is not None:
+        found = len(result.relations)
+        result = msgspec.structs.replace(result, relations=result.relations[:top], relations_found=found)
     output.write(with_provenance(result, settings.arguments, server=target.server))

@@ -1,6 +1,7 @@
 -- The relations that one relation stands for, with their files: a table, an index, the partitions of either; on request the
 -- indexes and the TOAST relations of the tables among them. What has no storage of its own comes without a file.
--- TOAST relations and their indexes come with the name of the table that they serve.
+-- TOAST relations and their indexes come with the name of the table that they serve. An index that is not valid is being built,
+-- or was replaced (REINDEX CONCURRENTLY): no plan uses it.
 WITH named AS MATERIALIZED (
     SELECT coalesce(p.relid, n.oid)::oid AS oid
     FROM (SELECT %(oid)s::oid AS oid) AS n
@@ -13,7 +14,7 @@ WITH named AS MATERIALIZED (
     SELECT oid FROM named
     UNION SELECT oid FROM toast
     UNION SELECT i.indexrelid FROM pg_catalog.pg_index AS i JOIN toast ON i.indrelid = toast.oid
-    UNION SELECT i.indexrelid FROM pg_catalog.pg_index AS i JOIN named ON i.indrelid = named.oid WHERE %(indexes)s
+    UNION SELECT i.indexrelid FROM pg_catalog.pg_index AS i JOIN named ON i.indrelid = named.oid WHERE %(indexes)s AND i.indisvalid
 )
 SELECT c.oid::int8,
        pg_catalog.convert_to(n.nspname::text, e.name) AS schema,

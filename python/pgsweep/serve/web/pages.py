@@ -40,6 +40,10 @@ _PART_NUMBERS: Final = {
 """The colours of the parts of memory in serve.css; where one is not known, those of the others stay."""
 
 
+_OVERDUE_SECONDS: Final = 300.0
+"""After this long the page says that what it shows should have been followed by something newer."""
+
+
 def render(template: str, **values: object) -> str:
     """Return a page or a part of one."""
     return _environment().get_template(template).render(values)
@@ -76,6 +80,7 @@ def _environment() -> jinja2.Environment:
         "seconds": lambda value: "–" if value is None else seconds(value),
         "when": _when,
         "ago": lambda at: seconds(max(0.0, time.time() - at)),
+        "overdue": lambda at: time.time() - at > _OVERDUE_SECONDS,
         "shown": shown,
         "gain": gain_text,
         "sentence": _sentence,

@@ -89,12 +89,14 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
         *stranger_doubts(float(resident[-1]) / pool, load.seen.unknown / pool),
         *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
         *(order_doubts(ordered) or together_doubts(looping_relations(load))),
-        *drift_doubts(
-            ensemble.point[-2:],
-            [half[-2:] for half in ensemble.halves],
-            ensemble.spread[:, -2:].std(axis=0),
-        ),
+        # Both halves of one look show the same residences: they say nothing of a load that moves.
+        *([] if fit.is_one_look(totals.seconds) else _movement_doubts(ensemble)),
     ]
+
+
+def _movement_doubts(ensemble: Ensemble) -> list[Doubt]:
+    halves, error = [half[-2:] for half in ensemble.halves], ensemble.spread[:, -2:].std(axis=0)
+    return drift_doubts(ensemble.point[-2:], halves, error)
 
 
 def _parts(curves: LoadCurves) -> list[Part]:

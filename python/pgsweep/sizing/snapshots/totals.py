@@ -11,6 +11,7 @@ from pgsweep.sizing.observed import gained
 from pgsweep.sizing.snapshots.consistency import Tally, tally_doubts
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.scan_counts import scanned_blocks
+from pgsweep.sizing.snapshots.temporary import temporary_hits
 from pgsweep.sizing.verdict import Doubt
 from pgsweep.units import BLOCK_BYTES
 
@@ -117,7 +118,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     allocations = series.get(("bgwriter", "", "buffers_alloc"))
     return Totals(
         seconds=span,
-        hits=gained(hits),
+        hits=gained(hits) - temporary_hits(series, database, tallies[1].temporary - tallies[0].temporary),
         misses=gained(reads),
         relation_misses=misses,
         relation_accesses=accesses,

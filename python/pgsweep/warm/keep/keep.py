@@ -26,6 +26,7 @@ from pgsweep.pg.buffercache import memory_statements, snapshot_of_query
 from pgsweep.pg.catalog import read_unlogged
 from pgsweep.pg.conninfo import with_name
 from pgsweep.pg.keep import (
+    Meant,
     Place,
     claim,
     claim_statement,
@@ -43,7 +44,7 @@ from pgsweep.units import BLOCK_BYTES, as_setting, format_bytes, format_percent
 from pgsweep.warm.keep.choice import stretches
 from pgsweep.warm.keep.ledger import Ledger
 from pgsweep.warm.keep.rounds import LOOK_SHARE, Rounds
-from pgsweep.warm.keep.session import Kept, find_kept, refusal
+from pgsweep.warm.keep.session import Found, Kept, find_again, find_kept, refusal
 from pgsweep.warm.keep.state import Tracked
 from pgsweep.warm.session import UNLOGGED
 
@@ -105,6 +106,7 @@ class Keeper:
         self._options = options
         self._report, self._tell = report, note
         self._relations: list[Tracked] = []
+        self._meant: list[Meant] = []
         self._ledger = Ledger()
         self._reported = self._ledger.copy()
         self._budget_bytes = 0
@@ -227,6 +229,8 @@ class Keeper:
                     access,
                     self._relations,
                     self._ledger,
+                    find=lambda: self._found_again(access),
+                    adopt=lambda kept, place: self._adopted(access, kept, place),
                     budget_blocks=self._budget_bytes // block,
                     rate_blocks=options.rate_bytes / block,
                     interval_seconds=options.interval_seconds,
@@ -238,9 +242,10 @@ class Keeper:
 
     def _find(self, access: Access) -> None:
         options = self._options
-        kept = find_kept(access.connection, options.names, indexes=options.indexes, toast=options.toast)
-        places = read_places(access.connection, [relation.oid for relation in kept])
-        self._relations = [_tracked(relation, places) for relation in kept if relation.oid in places]
+        found = find_kept(access.connection, options.names, indexes=options.indexes, toast=options.toast)
+        self._meant = found.meant
+        places = read_places(access.connection, list(found.kept))
+        self._relations = [Tracked(found.kept[oid], place) for oid, place in places.items()]
         server = access.server
         unlogged: set[int] = set()
         if server.in_recovery:
@@ -253,6 +258,21 @@ class Keeper:
         pool_bytes = server.shared_buffers_blocks * server.block_size_bytes
         size_bytes = sum(len(relation.chosen) for relation in self._relations) * server.block_size_bytes
         self._budget_bytes = budget(options.budget_bytes, pool_bytes, size_bytes)
+
+    def _found_again(self, access: Access) -> Found:
+        """Return what the names mean now."""
+        options = self._options
+        found = find_again(access.connection, self._meant, indexes=options.indexes, toast=options.toast)
+        self._meant = found.meant
+        return found
+
+    def _adopted(self, access: Access, kept: Kept, place: Place) -> Tracked | None:
+        """Return a relation that the names mean since a while, claimed; None where another has it."""
+        ours, _ = claim(access.connection, kept.oid)
+        if not ours:
+            self._note(f"{kept.label} is new; another pgsweep keeps it")
+            return None
+        return Tracked(kept, place)
 
     def _claim(self, access: Access) -> None:
         for relation in self._relations:
@@ -332,7 +352,3 @@ def budget(wanted_bytes: int | None, pool_bytes: int, size_bytes: int) -> int:
 
 def _whole_blocks(size_bytes: float) -> int:
     return int(size_bytes) // BLOCK_BYTES * BLOCK_BYTES
-
-
-def _tracked(kept: Kept, places: dict[int, Place]) -> Tracked:
-    return Tracked(kept, places[kept.oid])

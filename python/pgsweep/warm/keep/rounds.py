@@ -16,20 +16,21 @@ from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import Connection, require_session
 from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.counting import Counting
 from pgsweep.pg.failures import (
     DriverError,
     InvalidParameterValue,
     LockNotAvailable,
     SessionLost,
 )
-from pgsweep.pg.keep import prepare_session, read_places, touch, touch_statements
+from pgsweep.pg.keep import Place, prepare_session, read_places, touch, touch_statements
 from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.pg.refusals import explained
 from pgsweep.residency.access import Access
 from pgsweep.residency.pool import PoolReader
 from pgsweep.warm.keep.choice import choose, hottest, stretches, touches, visits
 from pgsweep.warm.keep.ledger import Ledger
-from pgsweep.warm.keep.session import reason
+from pgsweep.warm.keep.session import Found, Kept, reason
 from pgsweep.warm.keep.state import HandSpeed, Tracked
 
 _ROUNDS_A_PASS: Final = 4
@@ -46,6 +47,9 @@ _GUARD_PASSES: Final = 0.25
 time."""
 
 _PLACES_SECONDS: Final = 1.0
+_NAMES_SECONDS: Final = 2.0
+"""Between two times at which it is asked what the names mean: an index may be rebuilt, a partition added."""
+
 _COUNTERS_SECONDS: Final = 1.0
 _ALLOCATIONS_SECONDS: Final = 0.2
 """The interval at which the background writer reports allocations (bgwriter_delay)."""
@@ -65,6 +69,8 @@ class Rounds:
     Args:
         access: the server.
         relations: what is known of them; is kept up to date.
+        find: returns what the names mean now.
+        adopt: makes of a relation that is new one to keep; None where it is not to be kept.
         ledger: likewise.
         budget_blocks: never keep more than that.
         rate_blocks: that may be read again a second.
@@ -78,6 +84,8 @@ class Rounds:
         relations: list[Tracked],
         ledger: Ledger,
         *,
+        find: Callable[[], Found],
+        adopt: Callable[[Kept, Place], Tracked | None],
         budget_blocks: int,
         rate_blocks: float,
         interval_seconds: float | None,
@@ -87,6 +95,7 @@ class Rounds:
         self._connection: Connection = access.connection
         self._relations = relations
         self._ledger = ledger
+        self._find, self._adopt = find, adopt
         self._budget_blocks = budget_blocks
         self._rate_blocks = rate_blocks
         self._fixed_interval = interval_seconds
@@ -94,9 +103,7 @@ class Rounds:
         self.prewarm = require_prewarm(self._connection)
         prepare_session(self._connection)
         self.hand = HandSpeed(access.server.shared_buffers_blocks)
-        self._counters = CounterReader(
-            self._connection, {d.oid: d.name for d in access.databases} | {0: ""}, []
-        )
+        self._counters, self._counting = CounterReader(self._connection, {}, []), Counting()
         self._reader: PoolReader | None = None
         self._read_for: tuple[int, ...] = ()
         self._allocations = 0.0
@@ -108,7 +115,7 @@ class Rounds:
         self._squeeze = 1.0
         self.tokens = _BEGIN_SECONDS * rate_blocks
         self._looked_at: float | None = None
-        self._due = dict.fromkeys(("places", "counters", "allocations"), 0.0)
+        self._due = dict.fromkeys(("places", "names", "counters", "allocations"), 0.0)
         for relation in relations:
             # After a restart nothing is there: that is not a loss to a flood.
             relation.expected[:] = False
@@ -259,7 +266,9 @@ class Rounds:
                 self._note(f"{relation.kept.label}: {relation.trouble}; it is kept no more{enable}")
                 return
             if done is None:
-                self._drop(relation)
+                # It is gone; at the next look the names may mean another in its place.
+                relation.rest_until = time.monotonic() + _LOCKED_SECONDS
+                self._due["places"] = self._due["names"] = 0.0
                 return
             read = done.blocks - done.hits
             relation.touched_blocks += done.hits
@@ -292,31 +301,61 @@ class Rounds:
         active = [relation for relation in self._relations if relation.active]
         with self._timed():
             places = read_places(self._connection, [relation.kept.oid for relation in active])
+        if any(relation.kept.oid not in places for relation in active) or (
+            time.monotonic() >= self._due["names"]
+        ):
+            self._due["names"] = time.monotonic() + _NAMES_SECONDS
+            places |= self._follow_names(active, places)
         for relation in active:
             place = places.get(relation.kept.oid)
             if place is None:
-                self._drop(relation)
+                self._drop(relation, "dropped")
                 continue
             if place.file != relation.place.file:
                 self._note(f"{relation.kept.label} was rewritten; its new blocks are kept from now on")
             relation.move(place)
 
-    def _drop(self, relation: Tracked) -> None:
+    def _follow_names(self, active: list[Tracked], places: dict[int, Place]) -> dict[int, Place]:
+        """Keep what the names mean now; return the places of relations that are new."""
+        with self._timed():
+            found = self._find()
+            known = {relation.kept.oid for relation in self._relations}
+            new = read_places(self._connection, [oid for oid in found.kept if oid not in known])
+        waiting = {found.kept[oid].label: found.kept[oid] for oid in new}
+        for relation in active:
+            if relation.kept.oid in found.kept:
+                relation.kept = found.kept[relation.kept.oid]  # it may have been renamed
+            elif (heir := waiting.get(relation.kept.label)) is not None:
+                adopted = self._adopt(heir, new[heir.oid])
+                del waiting[heir.label]
+                if adopted is None:
+                    continue
+                relation.kept, relation.rest_until = heir, 0.0
+            elif found.whole and relation.kept.oid in places:
+                self._drop(relation, "taken out of what the names mean")
+        for label, kept in waiting.items():
+            if (adopted := self._adopt(kept, new[kept.oid])) is not None:
+                self._relations.append(adopted)
+                self._note(f"{label} is new; it is kept from now on")
+        return new
+
+    def _drop(self, relation: Tracked, how: str) -> None:
         relation.dropped = True
         relation.share = None
         if not any(each.active for each in self._relations):
             self._ledger.share_after = None
-        relation.trouble = "it was dropped meanwhile"
-        self._note(f"{relation.kept.label} was dropped")
+        relation.trouble = f"it was {how} meanwhile"
+        self._note(f"{relation.kept.label} was {how}")
 
     def _count_accesses(self) -> None:
         with self._timed():
-            counters = self._counters.databases()
-        total = sum(c.value for c in counters if c.name in ("blks_hit", "blks_read"))
-        before, self._accesses_before = self._accesses_before, total
-        # After a restart or a reset the counters begin anew.
+            counters = self._counters.cumulative()
+        block = self._access.server.block_size_bytes
+        sums = self._counting.add(counters, at=time.monotonic(), hand_buffers=None, block_bytes=block)
+        total, before = sums.hits + sums.reads, self._accesses_before
+        self._accesses_before = total
         if before is not None:
-            self._ledger.all_accesses = (self._ledger.all_accesses or 0.0) + max(0.0, total - before)
+            self._ledger.all_accesses = (self._ledger.all_accesses or 0.0) + total - before
 
     def _take(self) -> Snapshot:
         filenodes = tuple(sorted(r.place.file[2] for r in self._relations if r.active))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from pgsweep.errors import UsageError
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.failures import DriverError, InsufficientPrivilege, first_line
+from pgsweep.pg.failures import DriverError, InsufficientPrivilege, LockNotAvailable, first_line
 from pgsweep.pg.grants import NO_RIGHT, as_command, grant_to_read
-from pgsweep.pg.keep import may_select, read_family
+from pgsweep.pg.keep import Meant, may_select, read_family, resolve, resolve_again
 from pgsweep.plain import relation_label
 from pgsweep.residency.rows import kind_word
 
@@ -30,7 +30,22 @@ class Kept:
         return relation_label(self.schema, self.name, *self.table)
 
 
-def find_kept(connection: Connection, names: Sequence[str], *, indexes: bool, toast: bool) -> list[Kept]:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What names mean at one time.
+
+    Attributes:
+        meant: by the names.
+        kept: relations with blocks in the pool, by oid.
+        whole: none of the names means nothing, or was locked.
+    """
+
+    meant: list[Meant]
+    kept: dict[int, Kept]
+    whole: bool = True
+
+
+def find_kept(connection: Connection, names: Sequence[str], *, indexes: bool, toast: bool) -> Found:
     """Return the relations that names mean; of a partitioned table or index all partitions.
 
     Args:
@@ -42,17 +57,39 @@ def find_kept(connection: Connection, names: Sequence[str], *, indexes: bool, to
     Raises:
         UsageError: there is no such relation, or it has no blocks in the buffer pool.
     """
+    meant = [resolve(connection, name) for name in names]
     found: dict[int, Kept] = {}
-    for name in names:
-        family = read_family(connection, name, indexes=indexes, toast=toast)
+    for name, one in zip(names, meant, strict=True):
+        family = _family(connection, one.oid, indexes=indexes, toast=toast)
         if not family:
             raise UsageError(
                 f"`{name}` has no blocks in shared_buffers",
                 cause="it is a view, a foreign table, a temporary table, or has no partitions",
                 hint="name tables, indexes, materialized views or partitioned tables",
             )
-        found |= {r.oid: Kept(r.oid, r.schema, r.name, kind_word(r.kind, r.schema), r.table) for r in family}
-    return list(found.values())
+        found |= family
+    return Found(meant, found)
+
+
+def find_again(connection: Connection, meant: Sequence[Meant], *, indexes: bool, toast: bool) -> Found:
+    """Return what was found before as it is now: made anew, with other partitions and indexes."""
+    now: list[Meant] = []
+    kept: dict[int, Kept] = {}
+    whole = True
+    for one in meant:
+        there = resolve_again(connection, one)
+        now.append(there or one)
+        try:
+            kept |= {} if there is None else _family(connection, there.oid, indexes=indexes, toast=toast)
+        except LockNotAvailable:
+            there = None
+        whole = whole and there is not None
+    return Found(now, kept, whole)
+
+
+def _family(connection: Connection, oid: int, *, indexes: bool, toast: bool) -> dict[int, Kept]:
+    family = read_family(connection, oid, indexes=indexes, toast=toast)
+    return {r.oid: Kept(r.oid, r.schema, r.name, kind_word(r.kind, r.schema), r.table) for r in family}
 
 
 def reason(error: DriverError, relation: Kept, connection: Connection) -> tuple[str, str | None]:

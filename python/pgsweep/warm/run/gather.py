@@ -15,6 +15,7 @@ from pgsweep.pg.catalog import (
     Relation,
     ScannedIndex,
     Server,
+    estimated_sizes,
     read_cluster,
     read_connectable,
     read_counted_since,
@@ -160,6 +161,8 @@ def _gather_here(
     through_server: bool,
 ) -> None:
     relations = [r for r in read_relations(connection) if r.kind != _SEQUENCE]
+    if (estimated := estimated_sizes(relations)) is not None:
+        found.missing.append(Missing(what="sizes of relations", why=estimated))
     names = {relation.oid: (relation.schema, relation.name) for relation in relations}
     served = tables_served(relations)
     weights = {} if known.heat is None else _weights(known.heat, connection, relations, known.same_cluster)

@@ -54,8 +54,11 @@
   const charts = new Map();
   const narrow = () => matchMedia("(max-width: 640px)").matches;
   // What the legend has at a point: the one under the pointer; without a pointer the one where the chart rests.
-  const legend = (words, rest) => (plot, value, number, index) => {
-    const found = index == null ? plot.data[number][rest(plot)] : value;
+  const legend = (words, rest, holds = false) => (plot, value, number, index) => {
+    const column = plot.data[number];
+    let i = index == null ? rest(plot) : index;
+    while (holds && i > 0 && column[i] === undefined) i--;  // as of the last time at which it was known
+    const found = column[i];
     return found == null ? "–" : words(found);
   };
   const show = (name, options, data) => {
@@ -197,18 +200,22 @@
     if (!series.at.length) {
       empty("reads", "The history has nothing of this time yet."); empty("sweep", "The history has nothing of this time yet."); return;
     }
-    const colour = colours(), value = legend((v) => `${short(v)}/s`, newest);
+    const colour = colours(), value = legend((v) => `${short(v)}/s`, newest, true);
     const hits = perSecond("hits"), reads = perSecond("reads");
-    const fromDisk = perSecond("disk_read_bytes").map((v, i) => v == null || reads[i] == null ? null : Math.min(reads[i], v / 8192));
-    const split = fromDisk.some((v) => v != null);
-    const cache = reads.map((v, i) => v == null || fromDisk[i] == null ? null : v - fromDisk[i]);
+    // What served the reads is known of other seconds than those of a sample; undefined is no break of a line.
+    const split = (name) => series.columns[name].map((value, i) => {
+      const seconds = series.columns.split_seconds[i];
+      return value == null || !seconds ? undefined : value / seconds;
+    });
+    const cache = split("page_cache_reads"), disk = split("disk_reads"), known = cache.some((v) => v > 0) || disk.some((v) => v != null);
+    const unsplit = known ? split("unsplit_reads").map((v, i) => v ?? (series.columns.split_seconds[i] == null && series.columns.disk_read_bytes[i] == null ? reads[i] : undefined)) : reads;
     const right = { scale: "hits", side: 1, grid: { show: false }, values: (_, t) => t.map(short), size: 70, label: "from the pool, blocks/s" };
     const left = { values: (_, t) => t.map(short), size: 70, label: "into the pool, blocks/s" };
-    const lines = split
-      ? [{ label: "page cache", stroke: colour[2], width: 2, value }, { label: "disk", stroke: colour[1], width: 2, value }]
-      : [{ label: "page cache or disk", stroke: colour[1], width: 2, value }];
+    const lines = [], columns = [];
+    if (known) { lines.push({ label: "page cache", stroke: colour[2], width: 2, value }, { label: "disk", stroke: colour[1], width: 2, value }); columns.push(cache, disk); }
+    if (!known || unsplit.some((v) => v > 0)) { lines.push({ label: "page cache or disk", stroke: colour[known ? 3 : 1], width: 2, value }); columns.push(unsplit); }
     show("reads", timed([...lines, { label: "pool (right axis)", stroke: colour[0], width: 1.5, scale: "hits", value }], [left, right], { y: zero, hits: zero }),
-      withBreaks(series.at, split ? [cache, fromDisk, hits] : [reads, hits]));
+      withBreaks(series.at, [...columns, hits]));
     const evictions = perSecond("evictions");
     const period = series.at.map((_, i) => {
       const moved = series.columns.hand_buffers[i], covered = series.columns.covered_seconds[i], pool = series.columns.shared_buffers_bytes[i];

@@ -1,0 +1,133 @@
+"""What a server's counters gained since they were first read: sums that never fall.
+
+The server's own counters fall: when somebody resets statistics, after a crash, and, summed over databases,
+when a database is dropped. So differences are taken for each database and each group of counters, between
+readings that follow each other, and added up here; sums over longer times are differences of these sums.
+
+Hits and reads are those of pg_stat_io from 16 on: of all processes, without temporary tables, whose buffers
+are not those of shared_buffers, and whatever `track_counts` is. Before 16 databases count them, with those of
+temporary tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pgsweep.pg.counters import Cumulative
+
+_TEMPORARY: Final = "/temp relation/"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the server's counters gained until one time since they were first read: sums that never fall.
+
+    Attributes:
+        at: `time.monotonic()` of the reading.
+        evictions: None before PostgreSQL 16, which does not count them.
+        hand_buffers: buffers that the clock hand has passed; None where the server's memory is not read.
+        counted: whether the server counts hits and reads (before 16 only with `track_counts`).
+    """
+
+    at: float
+    hits: float
+    reads: float
+    transactions: float
+    allocations: float
+    evictions: float | None
+    hand_buffers: int | None
+    counted: bool = True
+
+
+class Counting:
+    """Adds up what one server's counters gain; lives as long as the server is watched."""
+
+    def __init__(self) -> None:
+        self._last: Cumulative | None = None
+        self._last_hand: int | None = None
+        self._started: int | None = None
+        self._sums: dict[str, float] = {}
+
+    def begin(self, started: int) -> None:
+        """Begin to read from a session that was opened anew.
+
+        A server that was started meanwhile may be another, or may have lost its counters in a crash: what
+        they gained since the last reading is not known, and is left out.
+
+        Args:
+            started: when the postmaster started.
+        """
+        if self._started != started:
+            self._last = self._last_hand = None
+        self._started = started
+
+    def add(self, now: Cumulative, *, at: float, hand_buffers: int | None, block_bytes: int) -> Reading:
+        """Add what was gained since the last reading, and return the sums.
+
+        Args:
+            now: the counters.
+            at: `time.monotonic()` of the reading.
+            hand_buffers: buffers that the clock hand has passed since the server started; None where that is
+                not seen.
+            block_bytes: size of the server's blocks.
+        """
+        if self._last is not None:
+            for name, gain in _gained(self._last, now, block_bytes).items():
+                self._sums[name] = self._sums.get(name, 0.0) + gain
+        if hand_buffers is not None and self._last_hand is not None:
+            moved = max(0, hand_buffers - self._last_hand)
+            self._sums["hand_buffers"] = self._sums.get("hand_buffers", 0.0) + moved
+        self._last, self._last_hand = now, hand_buffers
+        sums = self._sums
+        return Reading(
+            at=at,
+            hits=sums.get("hits", 0.0),
+            reads=sums.get("reads", 0.0),
+            transactions=sums.get("transactions", 0.0),
+            allocations=sums.get("allocations", 0.0),
+            evictions=None if now.io is None else sums.get("evictions", 0.0),
+            hand_buffers=None if hand_buffers is None else round(sums.get("hand_buffers", 0.0)),
+            counted=now.counted or now.io is not None,
+        )
+
+
+def _gained(before: Cumulative, now: Cumulative, block_bytes: int) -> dict[str, float]:
+    """Return what was gained between two readings that follow each other."""
+    # A database that was not there before was made since; one that is not there any more has nothing to add.
+    databases = [_grown([before.databases.get(oid)], [row])[0] for oid, row in now.databases.items()]
+    gains = {
+        "transactions": sum(row[0] for row in databases),
+        "hits": sum(row[2] for row in databases),
+        "reads": sum(max(0.0, row[1] - row[2]) for row in databases),
+        "allocations": _grown([(before.allocations,)], [(now.allocations,)])[0][0],
+    }
+    if now.io is not None and before.io is not None:
+        named = list(now.io)
+        rows = _grown([before.io.get(name) for name in named], [now.io[name] for name in named])
+        pool = [row for name, row in zip(named, rows, strict=True) if _TEMPORARY not in name]
+        gains["hits"] = sum(row[0] for row in pool)
+        gains["reads"] = sum(row[1] for row in pool) / block_bytes
+        gains["evictions"] = sum(row[2] for row in pool)
+    return gains
+
+
+def _grown(
+    before: Iterable[Sequence[float] | None], now: Sequence[Sequence[float]]
+) -> list[tuple[float, ...]]:
+    """Return by how much rows of counters grew that are reset together; where any fell, all were reset.
+
+    Counters that were reset have gained since what they have: as Prometheus takes it too.
+    """
+    known = [(0.0,) * len(row) if last is None else last for last, row in zip(before, now, strict=True)]
+    if any(
+        value < last
+        for lasts, row in zip(known, now, strict=True)
+        for last, value in zip(lasts, row, strict=True)
+    ):
+        return [tuple(row) for row in now]
+    return [
+        tuple(value - last for last, value in zip(lasts, row, strict=True))
+        for lasts, row in zip(known, now, strict=True)
+    ]
