@@ -14,8 +14,8 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.doctor import examine
 from pgsweep.errors import MissingAbility
 from pgsweep.host.abilities import HostChecks
-from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, shared_memory
+from pgsweep.host.limits import MemoryLimit, limit_of
 from pgsweep.host.postmaster import Search, find_postmaster, place_of, user_of
 from pgsweep.host.yama import who_may
 from pgsweep.pg.cluster import Cluster

@@ -17,7 +17,8 @@ from pgsweep.evidence.host_memory import facts_at_end, memory_counters, memory_f
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.store import Evidence
 from pgsweep.host import cgroup, server_memory
-from pgsweep.host.cgroup import (
+from pgsweep.host.group_tree import group_of
+from pgsweep.host.limits import (
     counts_huge_pages,
     is_in_group,
     processors_allowed,
@@ -305,7 +306,7 @@ def test_of_nested_groups_the_smallest_limit_is_kept_and_servers_outside_are_not
         if outer.version == 2:
             (outer.path / "cgroup.subtree_control").write_text("+memory")
         inner.make(300 * MB)
-        home = cgroup._place_of(server.postmaster_pid, "memory", Path("/proc"))
+        home = group_of(server.postmaster_pid, "memory", Path("/proc"))
         assert home is not None
         inner.procs_file.write_text(str(server.postmaster_pid))
         try:

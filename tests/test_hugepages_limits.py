@@ -14,8 +14,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import ClusterError
-from pgsweep.host.cgroup import MemoryLimit, huge_page_limit_of
 from pgsweep.host.hugepages import read_pools
+from pgsweep.host.limits import MemoryLimit, huge_page_limit_of
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import PGSWEEP

@@ -269,7 +269,8 @@ def test_a_process_whose_name_is_not_utf8_is_no_trouble() -> None:
 @needs_root
 def test_a_mount_point_whose_name_is_not_utf8_is_no_trouble(tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path\nfrom pgsweep.host.cgroup import find_parent, limit_of\n"
+        "from pathlib import Path\nfrom pgsweep.host.cgroup import find_parent\n"
+        "from pgsweep.host.limits import limit_of\n"
         "from pgsweep.host.page_cache_rules import _file_system\n"
         "find_parent(); limit_of(1); _file_system(0, Path('/proc'))\nprint('read')"
     )

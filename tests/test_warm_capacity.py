@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 
 from pgsweep.host import cgroup
-from pgsweep.host.cgroup import PageCacheRoom, page_cache_room
+from pgsweep.host.limits import PageCacheRoom, page_cache_room
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmBudget, WarmResult

@@ -19,8 +19,8 @@ from pgsweep._native import page_cache
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.disk_latency import latency_facts
 from pgsweep.evidence.processor_times import copy_facts, program
-from pgsweep.host.cgroup import read_bytes_of_group
 from pgsweep.host.datafiles import DataFiles, find_data_files
+from pgsweep.host.limits import read_bytes_of_group
 from pgsweep.host.page_cache_rules import rules_of_data
 from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.processor_time import (

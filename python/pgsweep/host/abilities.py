@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Final
 
 from pgsweep._native import check_tracing, page_cache, peek_relations
-from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, read_huge_pages, shared_memory
+from pgsweep.host.limits import MemoryLimit, limit_of
 from pgsweep.host.machine import describe_machine, memory_bytes
 from pgsweep.host.postmaster import Search, listening_sockets, place_of, postmasters, user_name, user_of
 from pgsweep.host.yama import why_not_the_same_user

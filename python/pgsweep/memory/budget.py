@@ -22,8 +22,9 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import ClusterError, MissingAbility
-from pgsweep.host.cgroup import MemoryCgroup, limit_of
+from pgsweep.host.cgroup import MemoryCgroup
 from pgsweep.host.hugepages import read_huge_pages
+from pgsweep.host.limits import limit_of
 from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.pagetables import own_tables, page_tables_of
 from pgsweep.host.postmaster import user_of

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pgsweep.errors import MissingAbility
-from pgsweep.host.cgroup import limit_of
 from pgsweep.host.hugepages import SharedMemory, shared_memory
+from pgsweep.host.limits import limit_of
 from pgsweep.host.postmaster import find_postmaster, search, user_of
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from pgsweep.errors import UsageError
-from pgsweep.host.cgroup import PageCacheRoom, page_cache_room
+from pgsweep.host.limits import PageCacheRoom, page_cache_room
 from pgsweep.host.procfile import HostMemory, read_host_memory
 from pgsweep.records.warm import WarmBudget
 from pgsweep.units import format_bytes

@@ -17,8 +17,8 @@ from typing import IO
 import msgspec
 
 from pgsweep.errors import ClusterError
-from pgsweep.host.cgroup import huge_page_limit_of, limit_of
 from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, read_transparent, shared_memory
+from pgsweep.host.limits import huge_page_limit_of, limit_of
 from pgsweep.host.pagetables import model, own_tables, page_tables_of, vm_peak_bytes
 from pgsweep.host.postmaster import Search, search, user_of, why_not_linux
 from pgsweep.host.procmem import ProcessStatus, read_family

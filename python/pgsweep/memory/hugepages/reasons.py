@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgsweep.host.cgroup import MemoryLimit
+from pgsweep.host.limits import MemoryLimit
 from pgsweep.host.postmaster import pid_namespaces
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.units import format_bytes, format_count, huge_page_word
