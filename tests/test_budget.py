@@ -102,8 +102,8 @@ def test_the_limit_of_a_cgroup_counts_instead_of_the_host() -> None:
     """700 MB used there are page cache and shared memory, the rest is the server's and 100 MB of others."""
     memory = seen(limit=2 * GB)
     private = (memory.totals.private_bytes or 0) + memory.totals.page_tables_bytes
-    memory = seen(limit=2 * GB, used=700 * MB + private + 100 * MB)
-    result = budget_of(memory, cgroup_page_cache_bytes=700 * MB)
+    memory = seen(limit=2 * GB, used=700 * MB + private + 100 * MB, cached=188 * MB)
+    result = budget_of(memory)
     assert (result.capacity_bytes, result.limit_bytes) == (2 * GB, 2 * GB)
     assert parts(result)["everything else"].now_bytes == 100 * MB
     assert result.verdict == "tight"

@@ -17,7 +17,8 @@ import pytest
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import read_pools, read_transparent, shared_memory
 from pgsweep.host.procmem import read_family
-from pgsweep.memory.hugepages.inspect import _of_running, examine, explain_log
+from pgsweep.memory.hugepages.inspect import _of_running, examine
+from pgsweep.memory.hugepages.log import explain_log
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect

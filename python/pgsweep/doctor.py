@@ -102,6 +102,7 @@ def examine(conninfo: str) -> DoctorResult:
                 huge_pages_status=server.settings.get("huge_pages_status"),
                 huge_pages_needed=session.huge_pages_needed,
                 hosted=provider is not None or session.hosted,
+                shared_memory_type=server.settings.get("shared_memory_type", "mmap"),
             ),
             f"pgsweep doctor {session_options(info.host, info.port, session.role, server.database)}",
         )

@@ -207,7 +207,7 @@ def _changes(buffers: int | None, connections: int | None, others: tuple[str, ..
 
 
 def _explained(log: Path) -> HugePagesResult:
-    from pgsweep.memory.hugepages.inspect import explain_log, read_log
+    from pgsweep.memory.hugepages.log import explain_log, read_log
     from pgsweep.regular import open_at_once
 
     try:

@@ -22,9 +22,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import ClusterError, MissingAbility
-from pgsweep.host.cgroup import MemoryCgroup
 from pgsweep.host.hugepages import read_huge_pages
-from pgsweep.host.limits import limit_of
 from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.pagetables import own_tables, page_tables_of
 from pgsweep.host.postmaster import user_of
@@ -37,6 +35,7 @@ from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
 from pgsweep.pg.refusals import explained
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.cache import Missing
+from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
@@ -119,9 +118,9 @@ def budget(
             hint=who_may("pgsweep memory budget ...", user=user_of(local.postmaster_pid)),
         )
     connections = max_connections or settings.max_connections
-    slope = shared_per_connection_bytes
+    slope, asked = shared_per_connection_bytes, None
     if slope is None:
-        slope = _shared_per_connection(local, seen, settings, connections)
+        slope, asked = _shared_per_connection(local, seen, settings, connections)
     result = estimate_budget(
         seen,
         settings,
@@ -129,10 +128,11 @@ def budget(
         connections=connections,
         plan_nodes=plan_nodes,
         own_tables_bytes=measure_own_tables(connections_of(seen)),
-        cgroup_page_cache_bytes=_cgroup_page_cache(local.postmaster_pid),
         shared_per_connection_bytes=slope or 0.0,
         shared_growth_bytes=grown,
     )
+    if asked is not None:
+        result = _with_huge_pages(result, asked)
     if slope is not None:
         return result
     unknown = Missing(
@@ -162,11 +162,12 @@ _MOST_CONNECTIONS = 2**18 - 1
 
 def _shared_per_connection(
     local: LocalServer, seen: MemoryResult, settings: MemorySettings, connections: int
-) -> float | None:
+) -> tuple[float | None, HugePagesResult | None]:
     """Return by how much the shared memory grows with each connection that max_connections allows.
 
     A server of the same release is asked, as `pgsweep hugepages --max-connections` does. None where there is
-    none, or it cannot be made; that is an error only where the answer decides.
+    none, or it cannot be made; that is an error only where the answer decides. What it says of huge pages is
+    returned too, where it was asked about these connections.
 
     Raises:
         ClusterError: a server does not take this max_connections.
@@ -177,31 +178,48 @@ def _shared_per_connection(
     try:
         # Not the size of the mapping, which is rounded up to whole huge pages.
         now = examine(conninfo).shared_memory_bytes or seen.totals.shared_memory_size_bytes
-        asked = examine(conninfo, settings={"max_connections": str(other)}).shared_memory_bytes
+        found = examine(conninfo, settings={"max_connections": str(other)})
     except ClusterError:
         if connections != settings.max_connections:
             raise
-        return None
+        return None, None
+    asked = found.shared_memory_bytes
     if now is None or asked is None or other == settings.max_connections:
-        return None
-    return max(0.0, (asked - now) / (other - settings.max_connections))
+        return None, None
+    slope = max(0.0, (asked - now) / (other - settings.max_connections))
+    return slope, found if other == connections else None
+
+
+def _with_huge_pages(result: BudgetResult, asked: HugePagesResult) -> BudgetResult:
+    """Return the budget with the huge pages that are missing for its connections, where it takes some."""
+    pool = next((p for p in asked.pools if p.page_size_bytes == asked.huge_page_size_bytes), None)
+    if pool is None or asked.target is None or asked.huge_pages == "off":
+        return result
+    if asked.huge_pages == "try" and not asked.own_pages:
+        return result
+    more = max(0, asked.target - (pool.total - pool.surplus))
+    size, connections = format_bytes(asked.huge_page_size_bytes), format_count(result.max_connections)
+    ends = "the server does not start" if asked.huge_pages == "on" else "the server takes ordinary pages"
+    reasons = []
+    if more:
+        reasons.append(
+            f"{format_count(more)} more huge pages of {size} are needed for {connections} connections, "
+            f"{format_count(asked.huge_pages_needed or 0)} in all: without them {ends} (huge_pages is "
+            f"{asked.huge_pages}); set them aside before the restart: pgsweep hugepages --max-connections "
+            f"{result.max_connections}"
+        )
+    if asked.limit_binds:
+        reasons.append(
+            f"{asked.binding_limit} allows {format_count(asked.allowed_pages or 0)} huge pages of {size}, "
+            f"{format_count(asked.huge_pages_needed or 0)} are needed for {connections} connections"
+        )
+    return msgspec.structs.replace(result, reasons=[*reasons, *result.reasons], missing_huge_pages=more)
 
 
 def connections_of(seen: MemoryResult) -> list[MemoryProcess]:
     """Return the client backends without our own; our own where there is no other."""
     clients = [p for p in seen.processes if p.kind == CLIENT and not p.own]
     return clients or [p for p in seen.processes if p.own]
-
-
-def _cgroup_page_cache(pid: int) -> int:
-    limit = limit_of(pid)
-    if limit is None or limit.limit_bytes is None:
-        return 0
-    version = 1 if (limit.path / "memory.limit_in_bytes").exists() else 2
-    try:
-        return MemoryCgroup(limit.path, version).page_cache_bytes()
-    except OSError:
-        return 0
 
 
 def estimate_budget(
@@ -212,7 +230,6 @@ def estimate_budget(
     connections: int,
     plan_nodes: int,
     own_tables_bytes: int,
-    cgroup_page_cache_bytes: int = 0,
     huge_page_bytes: int | None = None,
     shared_per_connection_bytes: float = 0.0,
     shared_growth_bytes: int = 0,
@@ -226,7 +243,6 @@ def estimate_budget(
         connections: how many connections the budget is for.
         plan_nodes: see `budget`.
         own_tables_bytes: see `measure_own_tables`.
-        cgroup_page_cache_bytes: page cache and shared memory counted to the cgroup that holds the limit.
         huge_page_bytes: size of the huge pages; the kernel's default by default.
         shared_per_connection_bytes: by how much the shared memory grows with each connection allowed.
         shared_growth_bytes: by how much it would grow with another shared_buffers, which `settings` has.
@@ -256,20 +272,25 @@ def estimate_budget(
     tables_others_full = len(others) * tables_full
     private_others = sum(p.private_bytes or 0 for p in others)
     node, vacuum = settings.largest_node, settings.vacuum(version_num)
-    elsewhere, capacity, limit = _elsewhere(seen, cgroup_page_cache_bytes)
+    counted = _counts_shared(seen)
+    elsewhere, capacity, limit = _elsewhere(seen, shared_now if counted else 0)
     own = [p for p in seen.processes if p.kind == CLIENT and (p.own or not seen.connections)]
     at = "" if seen.connections else " (a session that has just begun, as there is no client)"
     parts = [
         BudgetPart(
             name="shared memory",
-            now_bytes=shared_now,
-            low_bytes=size,
-            high_bytes=size,
+            now_bytes=shared_now if counted else 0,
+            low_bytes=size if counted else 0,
+            high_bytes=size if counted else 0,
             kind="measured" if size == size_now else "predicted",
             why=f"shared_buffers {format_bytes(settings.shared_buffers)} and "
             f"{format_bytes(size - settings.shared_buffers)} around it"
             + ("" if size == size_now else f", {format_bytes(size_now)} in all now")
-            + f"; {format_bytes(shared_now)} of it are there now",
+            + (
+                f"; {format_bytes(shared_now)} of it are there now"
+                if counted
+                else "; in huge pages, which the memory cgroup does not count"
+            ),
         ),
         BudgetPart(
             name="page tables",
@@ -369,14 +390,21 @@ def _fitting_work_mem(room_bytes: int, nodes: int, settings: MemorySettings) -> 
     return min(found, _LARGEST_WORK_MEM) if found >= _SMALLEST_WORK_MEM else None
 
 
-def _elsewhere(seen: MemoryResult, cgroup_page_cache_bytes: int) -> tuple[int, int, int | None]:
+def _counts_shared(seen: MemoryResult) -> bool:
+    """Return whether shared memory takes part of the memory that there is: not in a cgroup, in huge pages."""
+    host, place = seen.host, seen.place
+    limited = host.limit_bytes is not None and host.limit_bytes < host.memory_bytes
+    return not (seen.huge_pages and limited) or (place is not None and place.memory.counts_huge_pages)
+
+
+def _elsewhere(seen: MemoryResult, own_shared_bytes: int) -> tuple[int, int, int | None]:
     """Return what others use, the memory in all, and the cgroup's limit if that is the smaller one."""
     host, totals = seen.host, seen.totals
     limit = host.limit_bytes
     if limit is not None and limit < host.memory_bytes:
-        # Not page cache, not shared memory, not ours: the kernel's own, and other programs in the group.
-        used = (host.limit_used_bytes or 0) - cgroup_page_cache_bytes
-        return max(0, used - (totals.private_bytes or 0) - totals.page_tables_bytes), limit, limit
+        # The kernel's own, and other programs in the group and in those below it.
+        ours = own_shared_bytes + (totals.private_bytes or 0) + totals.page_tables_bytes
+        return max(0, (host.limit_taken_bytes or 0) - ours), limit, limit
     available = host.memory_bytes if host.available_bytes is None else host.available_bytes
     used = host.memory_bytes - available
     return max(0, used - (totals.real_bytes or 0)), host.memory_bytes, None
@@ -461,4 +489,5 @@ def _judged(
         fitting_connections=fitting,
         fitting_work_mem_bytes=work_mem,
         missing=seen.missing,
+        place=seen.place,
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from pgsweep.errors import MissingAbility
 from pgsweep.host.hugepages import SharedMemory, shared_memory
-from pgsweep.host.limits import limit_of
+from pgsweep.host.place import look as look_around
 from pgsweep.host.postmaster import find_postmaster, search, user_of
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
@@ -32,6 +32,7 @@ from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
+from pgsweep.records.place import Place
 
 CLIENT = "client backend"
 
@@ -100,6 +101,7 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
     processes.sort(key=lambda p: (-(p.cost_bytes or 0), -p.page_tables_bytes, p.pid))
     segment = shared_memory(local.postmaster_pid)
     clients = [p for p in processes if p.kind == CLIENT and not p.own]
+    place = look_around(local.postmaster_pid)
     return MemoryResult(
         server_version=local.server.version,
         database=local.server.database,
@@ -110,7 +112,8 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
         connections=len(clients),
         cost=connection_cost(clients),
         totals=_totals(local.postmaster_pid, found, segment),
-        host=_host(local.postmaster_pid),
+        host=_host(place),
+        place=place,
         processes=processes if top is None else processes[:top],
         hidden=0 if top is None else max(0, len(processes) - top),
         missing=_missing(processes, activity, local),
@@ -246,15 +249,19 @@ def _shared(
     return (None, "") if segment is None else (segment.size_bytes, "size")
 
 
-def _host(postmaster_pid: int) -> MemoryHost:
-    host, limit = read_host_memory(), limit_of(postmaster_pid)
+def _host(place: Place) -> MemoryHost:
+    host, memory = read_host_memory(), place.memory
+    taken = None
+    if memory.limit_bytes is not None and memory.available_bytes is not None:
+        taken = memory.limit_bytes - memory.available_bytes
     return MemoryHost(
         memory_bytes=host.total,
         available_bytes=host.available,
         page_tables_bytes=host.page_tables,
         page_cache_bytes=host.page_cache,
-        limit_bytes=limit.limit_bytes if limit else None,
-        limit_used_bytes=limit.usage_bytes if limit else None,
+        limit_bytes=memory.limit_bytes,
+        limit_used_bytes=memory.used_bytes,
+        limit_taken_bytes=taken,
         swap_bytes=host.swap_total,
     )
 

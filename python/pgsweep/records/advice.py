@@ -12,7 +12,7 @@ from pgsweep.records.prediction import Observed, RelationCurve, Verdict
 
 Kind = Literal["measured", "predicted", "assumed"]
 Action = Literal["set", "leave", "unknown"]
-Where = Literal["server", "kernel", "command"]
+Where = Literal["server", "kernel", "cgroup", "command"]
 TakesEffect = Literal["restart", "reload", "at once", ""]
 
 
@@ -40,7 +40,8 @@ class AdvisedSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: as the server or the kernel names it; `warm-up` for what to do around a restart.
-        where: it is set in the `server` or in the `kernel`, or it is a `command` to run.
+        where: it is set in the `server`, in the `kernel` or for a `cgroup` (by a pod's resources), or it is a
+            `command` to run.
         today: its value now; null where that is not known.
         value: what it shall be; null unless `action` is `set`.
         action: `set`, `leave`, or `unknown` where nothing can be advised; `reason` says why.

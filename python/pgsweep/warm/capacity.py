@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from pgsweep.errors import UsageError
-from pgsweep.host.limits import PageCacheRoom, page_cache_room
+from pgsweep.host.limits import MemoryRoom, page_cache_room
 from pgsweep.host.procfile import HostMemory, read_host_memory
 from pgsweep.records.warm import WarmBudget
 from pgsweep.units import format_bytes
@@ -79,8 +79,8 @@ def page_cache_budget(
     shared_buffers_bytes: int,
     given_bytes: int | None,
     *,
-    server: PageCacheRoom | None = None,
-    reader: PageCacheRoom | None = None,
+    server: MemoryRoom | None = None,
+    reader: MemoryRoom | None = None,
 ) -> WarmBudget:
     """Return what may be brought into the page cache: what the host or a memory cgroup leaves for it.
 
@@ -136,5 +136,5 @@ def page_cache_budget(
     )
 
 
-def _limited(room: PageCacheRoom, whose: str) -> str:
+def _limited(room: MemoryRoom, whose: str) -> str:
     return f"left by the limit of {format_bytes(room.limit_bytes)} of the memory cgroup {whose}, {room.path}"

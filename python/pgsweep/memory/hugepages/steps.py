@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pgsweep.memory.hugepages.reasons import Circumstances
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PlanStep
 from pgsweep.units import as_setting, huge_page_word
@@ -9,16 +10,32 @@ from pgsweep.units import as_setting, huge_page_word
 _FILE = "/etc/sysctl.d/90-pgsweep-hugepages.conf"
 
 
-def steps_for(result: HugePagesResult, contained: bool) -> list[PlanStep]:
+def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
     """Return the steps, none where it is not known how many pages are needed.
+
+    Where something makes huge pages impossible, that alone is to be changed: with the other steps the server
+    would not start, or be killed.
 
     Args:
         result: all but the steps.
-        contained: the server runs in a container.
+        around: what else is known.
     """
     needed, page_bytes = result.huge_pages_needed, result.huge_page_size_bytes
     if needed is None or (result.status == "on" and not result.settings):
         return []
+    if around.impossible:
+        return _first(
+            "setting", "ALTER SYSTEM SET shared_memory_type = mmap", "in the server, then restart it"
+        )
+    if result.limit_binds:
+        unit = f"hugepages-{huge_page_word(page_bytes)}i"
+        size = needed * page_bytes
+        return [
+            *_first("cgroup", f"echo {size} | sudo tee {result.binding_limit}", "on the host"),
+            *_first("kubernetes", f"{unit}: {size >> 20}Mi", "in a pod: resources.limits and requests"),
+        ]
+    place = result.place
+    contained = place is not None and place.contained
     # Where the host is not seen, what other programs need of the pages is not known, so add it.
     target = result.target if result.target is not None else needed
     short = huge_page_word(page_bytes)
@@ -46,8 +63,11 @@ def steps_for(result: HugePagesResult, contained: bool) -> list[PlanStep]:
     if pool is not None and not pool.is_default:
         text = f"ALTER SYSTEM SET huge_page_size = '{as_setting(page_bytes)}'"
         steps.append(PlanStep(what="setting", when="then, in the server", text=text))
-    if result.huge_pages != "on":
-        text = "ALTER SYSTEM SET huge_pages = on"
+    # A limit that cannot be seen may be too low: with `on` the server would not start.
+    hidden = around.limits.unseen is not None and result.allowed_pages is None
+    wanted = "try" if contained and hidden else "on"
+    if result.huge_pages not in ("on", wanted):
+        text = f"ALTER SYSTEM SET huge_pages = {wanted}"
         steps.append(PlanStep(what="setting", when="then, in the server", text=text))
     if contained:
         unit = f"{short}i"
@@ -59,3 +79,7 @@ def steps_for(result: HugePagesResult, contained: bool) -> list[PlanStep]:
         )
     )
     return steps
+
+
+def _first(what: str, text: str, when: str) -> list[PlanStep]:
+    return [PlanStep(what=what, when=f"first, {when}; then ask again", text=text)]

@@ -11,6 +11,6 @@ WHERE name = ANY (ARRAY[
     'io_min_workers', 'io_workers',
     'maintenance_io_concurrency', 'max_connections', 'max_parallel_workers_per_gather', 'max_wal_senders',
     'max_wal_size', 'max_worker_processes', 'segment_size', 'server_encoding', 'shared_buffers',
-    'shared_preload_libraries', 'stats_fetch_consistency', 'synchronize_seqscans', 'track_counts', 'track_io_timing',
+    'shared_memory_type', 'shared_preload_libraries', 'stats_fetch_consistency', 'synchronize_seqscans', 'track_counts', 'track_io_timing',
     'vacuum_buffer_usage_limit', 'wal_buffers', 'work_mem'])
 ORDER BY name

@@ -1,0 +1,87 @@
+"""Places to run a server in, made of the kernel's own parts; all that is made is removed, also on failure."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pgsweep.host.group_tree import Groups, groups_of
+from pgsweep.pg.cluster import Cluster
+from tests.fix_process import wait_until
+
+_NUMBERS = itertools.count()
+
+
+def supervisor_of(pid: int | None) -> int:
+    """Return the parent of a postmaster, which starts it again."""
+    return int(re.findall(r"^PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
+
+
+@contextmanager
+def mounted_v1(controller: str, folder: Path) -> Iterator[Path]:
+    """Mount a hierarchy of version 1 of a controller."""
+    top = folder / controller
+    top.mkdir()
+    words = ["mount", "-t", "cgroup", "-o", controller, "none", str(top)]
+    if subprocess.run(words, capture_output=True, check=False).returncode != 0:
+        pytest.skip(f"needs root and the {controller} controller in version 1")
+    try:
+        yield top
+    finally:
+        subprocess.run(["umount", str(top)], check=True)
+
+
+@contextmanager
+def group_in(above: Path, *, name: str = "") -> Iterator[Path]:
+    """Make a group with a name of its own; what is in it when it ends goes to the one above."""
+    folder = above / (name or f"pgsweep-test-{os.getpid()}-{next(_NUMBERS)}")
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        wait_until(lambda: _emptied(folder, above), 30, f"{folder} is not empty")
+
+
+def _emptied(folder: Path, above: Path) -> bool:
+    try:
+        for pid in (folder / "cgroup.procs").read_text().split():
+            (above / "cgroup.procs").write_text(pid)
+        folder.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def joined(cluster: Cluster, group: Path) -> Iterator[None]:
+    """Put a server, and what starts it again, in a group while this lasts."""
+    pid = cluster.postmaster_pid
+    assert pid is not None
+    controller = "memory" if list(group.glob("memory.*")) else "hugetlb"
+    before = groups_of(pid, controller)
+    home = before.folders[0] if isinstance(before, Groups) and before.folders else group.parent
+    move([pid, supervisor_of(pid), *children_of(pid)], group)
+    try:
+        yield
+    finally:
+        for member in (group / "cgroup.procs").read_text().split():
+            move([int(member)], home)
+
+
+def move(pids: list[int], group: Path) -> None:
+    for pid in pids:
+        try:
+            (group / "cgroup.procs").write_text(str(pid))
+        except ProcessLookupError:
+            continue
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
