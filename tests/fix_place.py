@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pgsweep.host import cgroup
 from pgsweep.host.group_tree import Groups, groups_of
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cli import PGSWEEP
 from tests.fix_process import wait_until
 
 _NUMBERS = itertools.count()
@@ -85,3 +87,49 @@ def move(pids: list[int], group: Path) -> None:
 
 def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+HIDE_CGROUPS = "mount -t tmpfs none /sys/fs/cgroup"
+"""No cgroups are mounted."""
+
+OWN_MEMORY_CGROUPS = (
+    "mount -t tmpfs none /sys/fs/cgroup; mkdir /sys/fs/cgroup/memory; "
+    "mount -t cgroup -o memory cgroup /sys/fs/cgroup/memory"
+)
+"""Memory cgroups as a namespace of its own shows them."""
+
+
+def run_inside(
+    words: list[str],
+    *,
+    group: Path | None = None,
+    first: str = "",
+    namespaces: str = "--mount",
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run pgsweep as in a container: in a group, then in namespaces of its own, with other mounts.
+
+    Args:
+        words: of the command line.
+        group: that it joins first.
+        first: commands of a shell that change the mounts.
+        namespaces: options of unshare(1).
+        cwd: where it runs.
+    """
+    enter = f"echo $$ > {group}/cgroup.procs; " if group is not None else ""
+    inner = f'mount --make-rprivate / && {first or ":"} && exec {PGSWEEP} "$@"'
+    script = f"{enter}exec unshare {namespaces} sh -c '{inner}' sh \"$@\""
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *words], capture_output=True, text=True, check=False, cwd=cwd
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"needs namespaces: {done.stderr}")
+    return done
+
+
+def memory_top() -> Path:
+    """Return the folder in which memory cgroups of version 1 can be made."""
+    found = cgroup.find_parent()
+    if found is None or found[1] != 1:
+        pytest.skip("needs memory cgroups of version 1 that may be made here")
+    return found[0]

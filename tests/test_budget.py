@@ -8,6 +8,7 @@ import re
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -24,6 +25,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.memory_settings import read_memory_settings
 from pgsweep.pg.queries import load
 from pgsweep.records.budget import BudgetPart, BudgetResult
+from pgsweep.records.place import Place, PlaceMemory
 from pgsweep.ui.budget import budget_page, budget_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
@@ -109,6 +111,15 @@ def test_the_limit_of_a_cgroup_counts_instead_of_the_host() -> None:
     assert result.verdict == "tight"
     # A limit above the host's memory limits nothing.
     assert budget_of(seen(limit=32 * GB)).capacity_bytes == 16 * GB
+
+
+def test_above_memory_high_processes_are_slowed_down_and_not_killed() -> None:
+    for left, slow in ((4 * GB, False), (100 * MB, True)):
+        memory = PlaceMemory(host_bytes=16 * GB, limited="yes", high_bytes=2 * GB, high_available_bytes=left)
+        place = Place(kind="systemd", memory=memory)
+        result = budget_of(msgspec.structs.replace(seen(), place=place))
+        assert result.verdict == ("tight" if slow else "fits")
+        assert ("slowed down" in result.reasons[-1]) == slow
 
 
 def test_settings_are_read_in_bytes(server: Cluster) -> None:

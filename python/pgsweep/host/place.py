@@ -103,7 +103,9 @@ def _kind(pid: int, mounts: list[tuple[str, str, set[str], str]], proc: Path) ->
             return "pod", "the kubelet has mounted files in it"
         if any(word.startswith("KUBERNETES_SERVICE_HOST=") for word in _environment(pid, proc)):
             return "pod", "its environment has KUBERNETES_SERVICE_HOST"
-        if any(kind == "fuse.lxcfs" or point == "/proc/meminfo" for _, point, _, kind in mounts):
+        # Where we are inside of LXC, a server that we see is too.
+        both = [*mounts, *_mounts(None, proc)]
+        if any(kind == "fuse.lxcfs" or point == "/proc/meminfo" for _, point, _, kind in both):
             return "lxc", "its /proc/meminfo is not the kernel's own (lxcfs)"
         if found := next((path for path in paths if _LXC.search(path)), None):
             return "lxc", f"its cgroup is {found}"

@@ -29,7 +29,7 @@ from pgsweep.host.postmaster import user_of
 from pgsweep.host.procfile import PROC
 from pgsweep.host.yama import who_may
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.memory.processes import CLIENT, LocalServer, look
+from pgsweep.memory.processes import CLIENT, MEMORY_LIMIT, LocalServer, look
 from pgsweep.pg.connect import connect, same_server
 from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
 from pgsweep.pg.refusals import explained
@@ -86,6 +86,7 @@ def budget(
     work_mem_bytes: int | None = None,
     shared_buffers_bytes: int | None = None,
     shared_per_connection_bytes: float | None = None,
+    ram_bytes: int | None = None,
 ) -> BudgetResult:
     """Return the budget of a server.
 
@@ -97,10 +98,11 @@ def budget(
         shared_buffers_bytes: for this shared_buffers; the setting by default.
         shared_per_connection_bytes: by how much the shared memory grows with each connection allowed; a
             server of the same release is asked by default, which takes some seconds.
+        ram_bytes: for this much memory; what the server may use by default.
 
     Raises:
         ConnectionFailed: the server has gone.
-        MissingAbility: private memory may not be read.
+        MissingAbility: private memory may not be read, or how much memory there is is not known.
     """
     with explained():
         settings = read_memory_settings(local.connection)
@@ -116,6 +118,14 @@ def budget(
             "the private memory of the server's processes may not be read, so there is no budget",
             cause=seen.missing[0].why if seen.missing else None,
             hint=who_may("pgsweep memory budget ...", user=user_of(local.postmaster_pid)),
+        )
+    if ram_bytes is not None:
+        seen = _with_memory(seen, ram_bytes)
+    elif seen.place is not None and seen.place.memory.limited == "unknown":
+        raise MissingAbility(
+            "how much memory the server may use is not known, so there is no budget",
+            cause=seen.place.memory.why,
+            hint="run it on the host, outside of containers, or name the memory: --ram 4GB",
         )
     connections = max_connections or settings.max_connections
     slope, asked = shared_per_connection_bytes, None
@@ -140,6 +150,20 @@ def budget(
         why="no PostgreSQL of the server's version could be asked here; it is taken to be as now",
     )
     return msgspec.structs.replace(result, missing=[*result.missing, unknown])
+
+
+def _with_memory(seen: MemoryResult, ram_bytes: int) -> MemoryResult:
+    """Return the processes as they would be with another amount of memory, which they have for themselves."""
+    host = msgspec.structs.replace(
+        seen.host,
+        memory_bytes=ram_bytes,
+        available_bytes=max(0, ram_bytes - (seen.totals.real_bytes or 0)),
+        limit_bytes=None,
+        limit_used_bytes=None,
+        limit_taken_bytes=None,
+    )
+    missing = [one for one in seen.missing if one.what != MEMORY_LIMIT]
+    return msgspec.structs.replace(seen, host=host, missing=missing)
 
 
 def _seen(local: LocalServer) -> MemoryResult:
@@ -461,6 +485,17 @@ def _judged(
             f"{format_count(connections)} connections that take what the settings allow need "
             f"{format_bytes(high)} of {format_bytes(capacity)}"
         )
+    memory = None if seen.place is None else seen.place.memory
+    if memory is not None and memory.high_bytes is not None and memory.high_available_bytes is not None:
+        # Above memory.high nothing is killed; the kernel takes pages back, and lets its processes wait.
+        if high - now > memory.high_available_bytes:
+            verdict = "tight" if verdict == "fits" else verdict
+            reasons.append(
+                f"{format_bytes(memory.high_available_bytes)} are left below the memory.high of "
+                f"{format_bytes(memory.high_bytes)} of a memory cgroup: above it all processes in it "
+                "are slowed "
+                "down"
+            )
     if seen.host.swap_bytes and low > capacity and limit is None:
         reasons.append(f"before that {format_bytes(seen.host.swap_bytes)} of swap are filled, which is slow")
     tables = next(part for part in parts if part.name == "page tables")

@@ -35,6 +35,7 @@ from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, Memory
 from pgsweep.records.place import Place
 
 CLIENT = "client backend"
+MEMORY_LIMIT = "whether a memory cgroup limits the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
         place=place,
         processes=processes if top is None else processes[:top],
         hidden=0 if top is None else max(0, len(processes) - top),
-        missing=_missing(processes, activity, local),
+        missing=_missing(processes, activity, local, place),
     )
 
 
@@ -267,9 +268,17 @@ def _host(place: Place) -> MemoryHost:
 
 
 def _missing(
-    processes: Sequence[MemoryProcess], activity: dict[int, Activity], local: LocalServer
+    processes: Sequence[MemoryProcess], activity: dict[int, Activity], local: LocalServer, place: Place
 ) -> list[Missing]:
     missing = []
+    if place.memory.limited == "unknown":
+        missing.append(
+            Missing(
+                what=MEMORY_LIMIT,
+                why=place.memory.why or "",
+                enable="run pgsweep on the host, outside of containers",
+            )
+        )
     refused = [process for process in processes if process.private_bytes is None]
     if refused:
         missing.append(

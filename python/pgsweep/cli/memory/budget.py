@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="Compute the budget for this work_mem.  [default: the setting]",
 )
+@click.option(
+    "--ram",
+    "ram_bytes",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Compute the budget for this much memory.  [default: what the server may use of its host]",
+)
 @output_options
 @common_options
 @observing
@@ -50,6 +57,7 @@ def command(
     max_connections: int | None,
     plan_nodes: int,
     work_mem: int | None,
+    ram_bytes: int | None,
 ) -> None:
     r"""Show whether the memory suffices, now and at max_connections, and what is left for cached files.
 
@@ -76,7 +84,11 @@ def command(
     def budget_of(conninfo: str) -> BudgetResult:
         with opened(conninfo) as server:
             return budget(
-                server, max_connections=max_connections, plan_nodes=plan_nodes, work_mem_bytes=work_mem
+                server,
+                max_connections=max_connections,
+                plan_nodes=plan_nodes,
+                work_mem_bytes=work_mem,
+                ram_bytes=ram_bytes,
             )
 
     output.write(with_provenance(target.use(budget_of), settings.arguments, server=target.server))
