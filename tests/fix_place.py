@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pgsweep.host import cgroup
@@ -133,3 +135,43 @@ def memory_top() -> Path:
     if found is None or found[1] != 1:
         pytest.skip("needs memory cgroups of version 1 that may be made here")
     return found[0]
+
+
+@contextmanager
+def started_with(cluster: Cluster, *options: str, by: Path | None = None) -> Iterator[None]:
+    """Let a server run that was started with other options, or by another program, while this lasts.
+
+    Args:
+        cluster: whose server it is.
+        options: of the command line, after its own.
+        by: a program that gets the command line of the server, and is its parent.
+    """
+    user = cluster._user
+    words = [str(cluster.bindir / "postgres"), "-D", str(cluster.data_directory), *options]
+    cluster.stop()
+    parent = subprocess.Popen(
+        [str(by), *words] if by is not None else words,
+        user=user.uid,
+        group=user.gid,
+        extra_groups=[],
+        cwd="/",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: parent.poll() is not None or _answers(cluster), 60)
+        assert parent.poll() is None, f"it does not start: {words}"
+        yield
+    finally:
+        lines = (cluster.data_directory / "postmaster.pid").read_text().splitlines()
+        os.kill(int(lines[0]), signal.SIGINT)
+        parent.wait(60)
+        cluster.start()
+
+
+def _answers(cluster: Cluster) -> bool:
+    try:
+        psycopg.connect(cluster.conninfo()).close()
+    except psycopg.OperationalError:
+        return False
+    return True

@@ -137,11 +137,22 @@ def test_a_refused_prediction_advises_no_size() -> None:
         to_apply(result)
 
 
-def test_other_settings_are_advised_where_the_size_is_not_known() -> None:
+def test_what_the_caches_hold_is_not_advised_from_a_refused_prediction() -> None:
     result = advised(refusing(settings={**SETTINGS, "effective_cache_size": "1024"}))
+    assert result.decision == "unknown"
+    assert (of(result, "effective_cache_size").action, of(result, "shared_buffers").action) == (
+        "unknown",
+        "unknown",
+    )
+
+
+def test_other_settings_are_advised_where_the_size_is_not_known() -> None:
+    few = msgspec.structs.replace(budget_of(seen(2 * GB), 1000), connections=10)
+    settings = {**SETTINGS, "max_connections": "1000"}
+    result = advised(refusing(settings=settings, budget=few))
     assert (result.decision, of(result, "shared_buffers").action) == ("change", "unknown")
-    assert result.summary.startswith("Set effective_cache_size = ")
-    assert "(a reload). What shared_buffers should be is not known, because no prediction" in result.summary
+    assert result.summary.startswith("Set max_connections = ")
+    assert "(a restart). What shared_buffers should be is not known, because no prediction" in result.summary
     assert "Leave" not in result.summary
 
 

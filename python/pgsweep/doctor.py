@@ -27,11 +27,13 @@ from pgsweep.pg.catalog import (
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.conninfo import describe
 from pgsweep.pg.failures import DriverError
+from pgsweep.pg.place import read_place
 from pgsweep.pg.provider import Provider, Wanted, read_provider
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.trust import Distrust, find_distrust, statements_to_create
 from pgsweep.plain import sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
+from pgsweep.records.place import Place
 from pgsweep.records.runnable import runnable
 from pgsweep.versions import beyond_tested
 
@@ -89,10 +91,11 @@ def examine(conninfo: str) -> DoctorResult:
             server, session = read_server(connection), read_session(connection)
             process = read_postmaster(connection)
         provider = _provider(connection)
+        found = search(*process)
         info = connection.info
         host = HostChecks(
             Seen(
-                search=search(*process),
+                search=found,
                 server_host=info.host,
                 by_socket=session.by_socket,
                 version_num=server.version_num,
@@ -124,6 +127,7 @@ def examine(conninfo: str) -> DoctorResult:
             host=host.facts(),
             abilities=abilities,
             commands=runnable(abilities, in_recovery=server.in_recovery),
+            place=_place(connection, found.pid, host.place),
         )
 
 
@@ -135,6 +139,17 @@ def _provider(connection: Connection) -> Provider | None:
         raise
     except PgsweepError:
         return None
+
+
+def _place(connection: Connection, pid: int | None, seen: Place) -> Place:
+    """Return where the server runs; what only this host shows, where the server does not answer."""
+    try:
+        with explained():
+            return read_place(connection, pid)
+    except ConnectionFailed:
+        raise
+    except (PgsweepError, DriverError):
+        return seen
 
 
 def examine_host(conninfo: str, refused: ConnectionFailed) -> DoctorResult:

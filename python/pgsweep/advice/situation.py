@@ -50,6 +50,7 @@ class Situation:
         costs: of reads.
         huge_pages: for the size advised or for today's, by size; empty without a session on the server.
         budgets: likewise.
+        no_page_cache: the provider behind whose pool there is no page cache of Linux, or may be none.
     """
 
     prediction: PredictResult
@@ -63,6 +64,7 @@ class Situation:
     costs: ReadCosts
     huge_pages: HugePagesResult | None = None
     budget: BudgetResult | None = None
+    no_page_cache: str | None = None
 
     @property
     def today_bytes(self) -> int:

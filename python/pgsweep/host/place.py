@@ -182,6 +182,28 @@ def may_trace_processes(proc: Path = PROC) -> bool:
     return True
 
 
+def why_auto_conf_is_closed(pid: int, data_directory: str | None, proc: Path = PROC) -> str | None:
+    """Return why a server cannot write its postgresql.auto.conf; None where nothing is seen that forbids it.
+
+    Args:
+        pid: the postmaster, which works in its data directory.
+        data_directory: as it names it; None where that is not known.
+        proc: the proc file system to read.
+    """
+    name = "postgresql.auto.conf"
+    file = proc / str(pid) / "cwd" / name
+    with suppress(OSError):
+        if os.statvfs(file).f_flag & os.ST_RDONLY:
+            return "it is on a file system that is mounted read-only"
+        if not file.stat().st_mode & 0o222:
+            return "its mode is read-only"
+        if data_directory is not None:
+            path = str(Path(data_directory) / name)
+            if any(point == path for _, point, _, _ in _mounts(pid, proc)):
+                return "it is mounted by itself, and cannot be replaced"
+    return None
+
+
 def described(place: Place) -> str:
     """Return the kind of place in words."""
     words = {

@@ -43,7 +43,7 @@ SCARCE_RATIO: Final = 0.1
 """With less than this share of the memory left for cached files the verdict is `tight`."""
 
 _BACKEND_BYTES_PER_BUFFER = 64 + 52
-_BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
+BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
 """A buffer with its descriptor, its entries in the lookup table and in the checkpointer's arrays."""
 
 _SAMPLE = 8
@@ -110,7 +110,7 @@ def budget(
         settings = dataclasses.replace(settings, work_mem=work_mem_bytes)
     grown = 0
     if shared_buffers_bytes is not None:
-        grown = round((shared_buffers_bytes - settings.shared_buffers) * _BUFFER_OVERHEAD)
+        grown = round((shared_buffers_bytes - settings.shared_buffers) * BUFFER_OVERHEAD)
         settings = dataclasses.replace(settings, shared_buffers=shared_buffers_bytes)
     seen = _seen(local)
     if seen.totals.private_bytes is None or seen.totals.real_bytes is None:
@@ -434,6 +434,19 @@ def _elsewhere(seen: MemoryResult, own_shared_bytes: int) -> tuple[int, int, int
     return max(0, used - (totals.real_bytes or 0)), host.memory_bytes, None
 
 
+def _slowed(seen: MemoryResult, more_bytes: int) -> str | None:
+    """Return what a memory.high does where so much more is taken: nothing is killed, but all have to wait."""
+    memory = None if seen.place is None else seen.place.memory
+    if memory is None or memory.high_bytes is None or memory.high_available_bytes is None:
+        return None
+    if more_bytes <= memory.high_available_bytes:
+        return None
+    return (
+        f"{format_bytes(memory.high_available_bytes)} are left below the memory.high of "
+        f"{format_bytes(memory.high_bytes)} of a memory cgroup: above it all its processes are slowed down"
+    )
+
+
 def _judged(
     seen: MemoryResult,
     parts: list[BudgetPart],
@@ -485,17 +498,9 @@ def _judged(
             f"{format_count(connections)} connections that take what the settings allow need "
             f"{format_bytes(high)} of {format_bytes(capacity)}"
         )
-    memory = None if seen.place is None else seen.place.memory
-    if memory is not None and memory.high_bytes is not None and memory.high_available_bytes is not None:
-        # Above memory.high nothing is killed; the kernel takes pages back, and lets its processes wait.
-        if high - now > memory.high_available_bytes:
-            verdict = "tight" if verdict == "fits" else verdict
-            reasons.append(
-                f"{format_bytes(memory.high_available_bytes)} are left below the memory.high of "
-                f"{format_bytes(memory.high_bytes)} of a memory cgroup: above it all processes in it "
-                "are slowed "
-                "down"
-            )
+    if (slowed := _slowed(seen, high - now)) is not None:
+        verdict = "tight" if verdict == "fits" else verdict
+        reasons.append(slowed)
     if seen.host.swap_bytes and low > capacity and limit is None:
         reasons.append(f"before that {format_bytes(seen.host.swap_bytes)} of swap are filled, which is slow")
     tables = next(part for part in parts if part.name == "page tables")

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 from pgsweep.errors import MissingAbility
 from pgsweep.host.hugepages import SharedMemory, shared_memory
-from pgsweep.host.place import look as look_around
 from pgsweep.host.postmaster import find_postmaster, search, user_of
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
@@ -29,6 +28,7 @@ from pgsweep.pg.activity import Activity, read_activity
 from pgsweep.pg.catalog import Server, read_postmaster, read_server
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.grants import grant_to_session
+from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
@@ -97,12 +97,12 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
     started, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     with explained():
         activity = read_activity(local.connection)
+        place = read_place(local.connection, local.postmaster_pid)
     found = read_memory(read_family(local.postmaster_pid))
     processes = [_process(memory, activity, local.postmaster_pid, queries=queries) for memory in found]
     processes.sort(key=lambda p: (-(p.cost_bytes or 0), -p.page_tables_bytes, p.pid))
     segment = shared_memory(local.postmaster_pid)
     clients = [p for p in processes if p.kind == CLIENT and not p.own]
-    place = look_around(local.postmaster_pid)
     return MemoryResult(
         server_version=local.server.version,
         database=local.server.database,

@@ -17,7 +17,6 @@ from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, read_transparent, shared_memory
 from pgsweep.host.limits import UNLIMITED, HugeLimits, huge_page_limits
 from pgsweep.host.pagetables import model, own_tables, page_tables_of, vm_peak_bytes
-from pgsweep.host.place import look
 from pgsweep.host.postmaster import Search, search, user_of, why_not_linux
 from pgsweep.host.procmem import ProcessStatus, read_family
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
@@ -27,6 +26,7 @@ from pgsweep.pg.activity import read_activity
 from pgsweep.pg.bindir import ServerBinaries
 from pgsweep.pg.catalog import read_postmaster, read_server
 from pgsweep.pg.connect import connect
+from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
 from pgsweep.records.cache import Missing
@@ -84,6 +84,7 @@ def examine(
         clients = {one.pid for one in read_activity(connection).values() if one.kind == CLIENT}
         found = search(*process)
         pid = found.pid
+        place = read_place(connection, pid)
         if pid is None and facts.by_socket and len(found.closed) == 1:
             pid = found.closed[0]  # much about a process anybody may read
         # As long as the session lives: where there is no other, it shows what a connection has.
@@ -143,7 +144,7 @@ def examine(
         missing=_missing(here, found, pid),
         own_pages=own,
         shared_memory_type=changes.get("shared_memory_type", facts.shared_memory_type),
-        place=look(pid),
+        place=place,
     )
     limits = UNLIMITED if pid is None else huge_page_limits(pid, size_of_page)
     result = _with_limits(result, limits, own, family)

@@ -66,6 +66,8 @@ def reasons_for(result: HugePagesResult, around: Circumstances) -> list[str]:
         reasons += pool_reasons(result)
     reasons += [] if around.impossible else _huge_limits(result, around)
     reasons += _memory_limit(result)
+    if result.place is not None and result.place.provider is not None:
+        reasons.append(f"its host is one of {result.place.provider}: who runs it sets huge pages aside there")
     if result.place is not None and result.place.contained:
         reasons.append(
             "the server runs in a container: huge pages are set aside on its host, for all containers "

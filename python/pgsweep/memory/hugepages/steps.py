@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pgsweep.memory.hugepages.reasons import Circumstances
+from pgsweep.pg.manager import manager_named
 from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.place import Place
 from pgsweep.records.prediction import PlanStep
 from pgsweep.units import as_setting, huge_page_word
 
@@ -23,6 +25,9 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
     needed, page_bytes = result.huge_pages_needed, result.huge_page_size_bytes
     if needed is None or (result.status == "on" and not result.settings):
         return []
+    place = result.place
+    if place is not None and place.provider is not None:
+        return []  # its host is the provider's, who sets the pages aside and huge_pages too
     if around.impossible:
         return _first(
             "setting", "ALTER SYSTEM SET shared_memory_type = mmap", "in the server, then restart it"
@@ -34,7 +39,6 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
             *_first("cgroup", f"echo {size} | sudo tee {result.binding_limit}", "on the host"),
             *_first("kubernetes", f"{unit}: {size >> 20}Mi", "in a pod: resources.limits and requests"),
         ]
-    place = result.place
     contained = place is not None and place.contained
     # Where the host is not seen, what other programs need of the pages is not known, so add it.
     target = result.target if result.target is not None else needed
@@ -61,14 +65,12 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
         ),
     ]
     if pool is not None and not pool.is_default:
-        text = f"ALTER SYSTEM SET huge_page_size = '{as_setting(page_bytes)}'"
-        steps.append(PlanStep(what="setting", when="then, in the server", text=text))
+        steps.append(_setting(place, "huge_page_size", f"'{as_setting(page_bytes)}'"))
     # A limit that cannot be seen may be too low: with `on` the server would not start.
     hidden = around.limits.unseen is not None and result.allowed_pages is None
     wanted = "try" if contained and hidden else "on"
     if result.huge_pages not in ("on", wanted):
-        text = f"ALTER SYSTEM SET huge_pages = {wanted}"
-        steps.append(PlanStep(what="setting", when="then, in the server", text=text))
+        steps.append(_setting(place, "huge_pages", wanted))
     if contained:
         unit = f"{short}i"
         text = f"hugepages-{unit}: {needed * (page_bytes >> 20)}Mi"
@@ -79,6 +81,14 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
         )
     )
     return steps
+
+
+def _setting(place: Place | None, name: str, value: str) -> PlanStep:
+    """Return the step that changes a setting, where it is changed on this server."""
+    manager = manager_named(None if place is None else place.manager)
+    if manager is None:
+        return PlanStep(what="setting", when="then, in the server", text=f"ALTER SYSTEM SET {name} = {value}")
+    return PlanStep(what="setting", when=f"then, by {manager.name}", text=manager.settings({name: value}))
 
 
 def _first(what: str, text: str, when: str) -> list[PlanStep]:
