@@ -39,9 +39,9 @@ _LEGEND = (
 
 def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     """Return the bars, the parts, and the verdict."""
-    whose = "limit of the memory cgroup" if result.limit_bytes is not None else "memory"
-    if result.limit_bytes is None and result.place is not None and result.place.memory.limited == "no":
-        whose = "memory of the host"
+    whose = "limit of the memory cgroup" if result.limit_bytes is not None else "memory of the host"
+    if result.limit_bytes is None and result.place is not None and result.place.memory.limited != "no":
+        whose = "memory"  # as it was named
     head = (
         f"{count(result.connections)} connections now, "
         f"max_connections {count(result.max_connections)}; {whose} {format_bytes(result.capacity_bytes)}."

@@ -227,7 +227,13 @@ def _with_other_settings(
                 )
             )
             return _Size(exact_bytes=None, likely_bytes=None, notes=[note])
-        with ScratchServer(binaries, wal_segment_bytes=facts.wal_segment_bytes) as own:
+        try:
+            made = ScratchServer(binaries, wal_segment_bytes=facts.wal_segment_bytes)
+        except ClusterError as error:
+            note = f"how much these settings take is not known: {error.message}"
+            note += f" ({error.cause})" if error.cause else ""
+            return _Size(exact_bytes=None, likely_bytes=None, notes=[note])
+        with made as own:
             return _with_other_settings(facts, mapping, changes, binaries, own)
     try:
         present = scratch.requested_bytes(facts.settings)
