@@ -60,6 +60,7 @@ def test_every_part_is_what_the_settings_and_measurements_say() -> None:
     assert found["work_mem"].high_bytes == (100 + 8) * 2 * 8 * MB
     assert found["temp_buffers"].high_bytes == 800 * MB
     assert found["autovacuum"].high_bytes == 3 * 64 * MB
+    assert found["maintenance"].high_bytes == 64 * MB
     assert found["everything else"].now_bytes == 300 * MB
     kinds = {part.kind for part in found.values()}
     assert kinds == {"measured", "predicted", "assumed"}

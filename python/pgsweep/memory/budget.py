@@ -370,6 +370,15 @@ def estimate_budget(
             why=f"{settings.autovacuum_workers} workers of {format_bytes(vacuum)}",
         ),
         BudgetPart(
+            name="maintenance",
+            now_bytes=0,
+            low_bytes=0,
+            high_bytes=settings.maintenance_work_mem,
+            kind="assumed",
+            why=f"one CREATE INDEX or the like of {format_bytes(settings.maintenance_work_mem)} "
+            "(maintenance_work_mem, which its parallel workers share)",
+        ),
+        BudgetPart(
             name="everything else",
             now_bytes=elsewhere,
             low_bytes=elsewhere,

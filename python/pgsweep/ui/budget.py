@@ -22,6 +22,7 @@ _MARKS = {
     "work_mem": ("▚", "W"),
     "temp_buffers": ("▚", "W"),
     "autovacuum": ("▚", "W"),
+    "maintenance": ("▚", "W"),
     "everything else": ("░", "e"),
 }
 _OTHER = _MARKS["everything else"]

@@ -241,7 +241,9 @@ def _with_other_settings(
         notes = []
     except ClusterError as error:
         # A library that is installed with the server only.
-        base = {k: v for k, v in facts.settings.items() if k != "shared_preload_libraries" and "." not in k}
+        # Or an io_method that the programs here were built without: it takes no shared memory to speak of.
+        left_out = {"shared_preload_libraries", "io_method"}
+        base = {k: v for k, v in facts.settings.items() if k not in left_out and "." not in k}
         present = scratch.requested_bytes(base)
         notes = [f"not exact: the server's settings cannot be tried here ({error.cause})"]
     asked = scratch.requested_bytes({**base, **changes})
@@ -271,6 +273,8 @@ def _agree(present: int, running: int, facts: SharedMemoryFacts, mapping: Shared
 def _status(facts: SharedMemoryFacts, mapping: SharedMemory | None) -> str:
     if mapping is not None:
         return "on" if mapping.huge else "off"
+    if facts.huge_pages == "off" or facts.shared_memory_type != "mmap":
+        return "off"  # both take effect at a start only, so this is how it was started
     return facts.huge_pages_status if facts.huge_pages_status in ("on", "off") else "unknown"
 
 

@@ -14,8 +14,12 @@ from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.memory.hugepages.steps import steps_for
 from pgsweep.records.hugepages import HugePagesMethods, HugePagesResult
 
-# port/sysv_shmem.c, `CreateAnonymousSegment`: the hint names the size in whole huge pages.
-_LOG_SIZE = re.compile(r"could not map anonymous shared memory|request size \(currently (\d{1,19}) bytes\)")
+# port/sysv_shmem.c, `CreateAnonymousSegment`: the hint names the size in whole huge pages, and two settings,
+# whatever language it is in.
+_REFUSED = re.compile(r"could not map anonymous shared memory")
+_HINT = re.compile(r"(?=.*shared_buffers)(?=.*max_connections)\D*?(\d{6,19})\D")
+# The kernel granted the pages, and a limit was met when they were touched: by a process, or by a read.
+_KILLED = re.compile(r"\bsignal 7\b|\bSIGBUS\b|Bus error|\b\d{1,4} (?:of|von|sur|de|di|из|/) 8192\b")
 _MOST_LINE_BYTES = 1 << 16
 
 
@@ -24,34 +28,43 @@ def read_log(log: IO[bytes]) -> str:
     found: deque[str] = deque(maxlen=1000)
     while line := log.readline(_MOST_LINE_BYTES):
         text = line.decode(errors="replace")
-        if _LOG_SIZE.search(text):
+        if _REFUSED.search(text) or _HINT.search(text) or _KILLED.search(text):
             found.append(text)
     return "".join(found)
 
 
-def explain_log(text: str) -> HugePagesResult | None:
+def requested_bytes(text: str) -> int | None:
+    """Return the size that a server requested in vain, by the last line of a log that names one."""
+    sizes = [int(found[1]) for line in text.splitlines() if (found := _HINT.search(line))]
+    return sizes[-1] if sizes else None
+
+
+def explain_log(text: str, page_bytes: int | None = None) -> HugePagesResult | None:
     """Return what the log of a server that did not start says about huge pages.
+
+    A size that is no whole number of huge pages was requested in ordinary pages.
 
     Args:
         text: of the log; the last refusal counts.
+        page_bytes: size of the pages that the server wants; the kernel's default by default.
 
     Returns:
-        None if the log has no such refusal.
+        None if the log says nothing of huge pages.
     """
-    sizes = [match.group(1) for match in _LOG_SIZE.finditer(text)]
-    if not sizes:
-        return None
-    named = [int(found) for found in sizes if found]
     pools = read_pools()
-    pool = next((pool for pool in pools if pool.is_default), None)
-    page = pool.size_bytes if pool is not None else USUAL_PAGE_BYTES
-    size = named[-1] if named else None
+    default = next((pool.size_bytes for pool in pools if pool.is_default), USUAL_PAGE_BYTES)
+    page = page_bytes or default
+    pool = next((pool for pool in pools if pool.size_bytes == page), None)
+    size = requested_bytes(text)
+    started = size is None and _REFUSED.search(text) is None
+    if (started and _KILLED.search(text) is None) or (size is not None and size % page):
+        return None
     needed = None if size is None else -(-size // page)
     result = HugePagesResult(
         server_version="",
         huge_pages="on",
         settings={},
-        status="off",
+        status="unknown" if started else "off",
         shared_buffers_bytes=0,
         shared_memory_bytes=size,
         huge_pages_needed=needed,
@@ -65,7 +78,17 @@ def explain_log(text: str) -> HugePagesResult | None:
         transparent=read_transparent(),
         steps=[],
     )
+    if started:
+        return msgspec.structs.replace(result, reasons=[_TOUCHED])
     around = Circumstances(here=True, not_started=True)
     return msgspec.structs.replace(
         result, reasons=reasons_for(result, around), steps=steps_for(result, around)
     )
+
+
+_TOUCHED = (
+    "the kernel granted huge pages to the server, and did not have them when they were touched: it "
+    "sends SIGBUS "
+    "then, and cuts reads into them short (`read only 5120 of 8192 bytes`). Look at the limit of its hugetlb "
+    "cgroup (hugetlb.2MB.max; in a pod resources.limits.hugepages-2Mi), or set huge_pages = off"
+)

@@ -58,7 +58,7 @@ def reasons_for(result: HugePagesResult, around: Circumstances) -> list[str]:
     elif result.status == "off":
         reasons += _off(result, around)
     else:
-        reasons.append(_unknown(result, around))
+        reasons.append(_unknown(around))
     if around.impossible and around.shared_memory_type not in " ".join(reasons):
         reasons.append(_impossible(around))
     asks = result.settings or (result.status != "on" and result.huge_pages != "off")
@@ -100,9 +100,7 @@ def _off(result: HugePagesResult, around: Circumstances) -> list[str]:
     return ["huge_pages is try, and the kernel had too few huge pages when the server started"]
 
 
-def _unknown(result: HugePagesResult, around: Circumstances) -> str:
-    if result.huge_pages == "off":
-        return "huge_pages is off, so the server does not ask for huge pages"
+def _unknown(around: Circumstances) -> str:
     why = "its process is not on this host"
     if around.may_be_here:
         why = f"user {_me()} may not see whether its process runs on this host"
