@@ -138,22 +138,23 @@ def memory_top() -> Path:
 
 
 @contextmanager
-def started_with(cluster: Cluster, *options: str, by: Path | None = None) -> Iterator[None]:
+def started_with(cluster: Cluster, *options: str, by: Path | None = None, first: str = "") -> Iterator[None]:
     """Let a server run that was started with other options, or by another program, while this lasts.
 
     Args:
         cluster: whose server it is.
         options: of the command line, after its own.
         by: a program that gets the command line of the server, and is its parent.
+        first: commands of a shell that root runs before, with mounts of their own.
     """
     user = cluster._user
     words = [str(cluster.bindir / "postgres"), "-D", str(cluster.data_directory), *options]
+    become = f"setpriv --reuid {user.uid} --regid {user.gid} --clear-groups"
+    inner = f'mount --make-rprivate / && {first or ":"} && exec {become} "$@"'
+    started = ["unshare", "--mount", "sh", "-c", inner, "sh", *([] if by is None else [str(by)]), *words]
     cluster.stop()
     parent = subprocess.Popen(
-        [str(by), *words] if by is not None else words,
-        user=user.uid,
-        group=user.gid,
-        extra_groups=[],
+        started,
         cwd="/",
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

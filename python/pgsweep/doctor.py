@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.host.abilities import READ_THE_POOL, HostChecks, Seen
+from pgsweep.host.perils import perils_of
 from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
 from pgsweep.pg.administrator import Administrator, session_options
@@ -109,7 +110,12 @@ def examine(conninfo: str) -> DoctorResult:
             ),
             f"pgsweep doctor {session_options(info.host, info.port, session.role, server.database)}",
         )
-        abilities = [*_ServerChecks(connection, server, session, provider).abilities(), *host.abilities()]
+        place = _place(connection, found.pid, host.place)
+        abilities = [
+            *_ServerChecks(connection, server, session, provider).abilities(),
+            *host.abilities(),
+            *_perils(place, server),
+        ]
         return DoctorResult(
             target=f"database {server.database} at {info.host or 'the local socket'}, port {info.port}",
             server=DoctorServer(
@@ -127,7 +133,7 @@ def examine(conninfo: str) -> DoctorResult:
             host=host.facts(),
             abilities=abilities,
             commands=runnable(abilities, in_recovery=server.in_recovery),
-            place=_place(connection, found.pid, host.place),
+            place=place,
         )
 
 
@@ -150,6 +156,24 @@ def _place(connection: Connection, pid: int | None, seen: Place) -> Place:
         raise
     except (PgsweepError, DriverError):
         return seen
+
+
+def _perils(place: Place, server: Server) -> list[Ability]:
+    """Return what the server's settings do not agree with where it runs."""
+    if place.kind == "elsewhere":
+        return []
+    huge = server.settings.get("huge_pages_status") == "on"
+    return [
+        Ability(
+            name=one.name,
+            area="host",
+            available=False,
+            why=f"{one.why}; {one.remedy}",
+            enable=None,
+            needed_for=[],
+        )
+        for one in perils_of(place, server.settings, huge_pages=huge)
+    ]
 
 
 def examine_host(conninfo: str, refused: ConnectionFailed) -> DoctorResult:

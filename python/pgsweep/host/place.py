@@ -16,7 +16,6 @@ from pgsweep.host.group_tree import PROC, paths_of
 from pgsweep.host.limits import counts_huge_pages, memory_limits
 from pgsweep.host.postmaster import pid_namespaces
 from pgsweep.host.procfile import lines_of, parse_meminfo, read_kernel_text
-from pgsweep.plain import shown
 from pgsweep.records.place import Kind, Limited, Place, PlaceMemory
 
 _MARKS = (".dockerenv", "run/.containerenv")
@@ -202,17 +201,3 @@ def why_auto_conf_is_closed(pid: int, data_directory: str | None, proc: Path = P
             if any(point == path for _, point, _, _ in _mounts(pid, proc)):
                 return "it is mounted by itself, and cannot be replaced"
     return None
-
-
-def described(place: Place) -> str:
-    """Return the kind of place in words."""
-    words = {
-        "host": "on this host",
-        "systemd": f"under systemd, {shown(place.unit or '')}",
-        "container": "in a container",
-        "pod": "in a pod of Kubernetes",
-        "lxc": "in a container of LXC",
-        "wsl": "under WSL",
-        "elsewhere": "elsewhere",
-    }
-    return words[place.kind]
