@@ -8,9 +8,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.refusals import translate
 from tests.fix_doctor import tcp
 from tests.fix_process import needs_root
 
@@ -76,3 +78,17 @@ def test_a_user_without_account_home_or_a_folder_to_write_to(
         assert "Traceback" not in err and "unexpected error" not in err, (command, err)
         if command[:2] in (["memory", "budget"], ["hugepages", "-d"], ["doctor", "TARGET"]):
             assert code == 0, (command, err)
+
+
+@pytest.mark.parametrize(
+    ("message", "monitor"),
+    [
+        ("permission denied for function pg_ls_waldir", True),
+        ("permission denied to examine shared memory", True),
+        ("permission denied for table orders", False),
+        ("permission denied for schema private", False),
+    ],
+)
+def test_a_missing_privilege_is_not_always_pg_monitor(message: str, monitor: bool) -> None:
+    error = translate(psycopg.errors.InsufficientPrivilege(message))
+    assert ("pg_monitor" in (error.hint or "")) == monitor

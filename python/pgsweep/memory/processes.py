@@ -18,8 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import msgspec
+
 from pgsweep.errors import MissingAbility
 from pgsweep.host.hugepages import SharedMemory, shared_memory
+from pgsweep.host.place import look as look_around
+from pgsweep.host.place import look_at_memory
 from pgsweep.host.postmaster import find_postmaster, search, user_of
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
@@ -44,11 +48,21 @@ class LocalServer:
 
     Attributes:
         postmaster_pid: on this host.
+        place: where it runs, as it was when it was opened; None where that was not asked.
     """
 
     connection: Connection
     server: Server
     postmaster_pid: int
+    place: Place | None = None
+
+    def place_now(self) -> Place:
+        """Return where it runs, with its memory as it is now; who keeps its settings is not asked again."""
+        if self.place is None:
+            return look_around(self.postmaster_pid)
+        if self.place.kind == "elsewhere":
+            return self.place
+        return msgspec.structs.replace(self.place, memory=look_at_memory(self.postmaster_pid))
 
 
 @contextmanager
@@ -78,7 +92,9 @@ def opened(conninfo: str) -> Iterator[LocalServer]:
             if len(parents) != 1 or not (host == "" or host.startswith("/")):
                 raise
             pid = parents[0]
-        yield LocalServer(connection, server, pid)
+        with explained():
+            place = read_place(connection, pid)
+        yield LocalServer(connection, server, pid, place)
     finally:
         connection.close()
 
@@ -97,12 +113,12 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
     started, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     with explained():
         activity = read_activity(local.connection)
-        place = read_place(local.connection, local.postmaster_pid)
     found = read_memory(read_family(local.postmaster_pid))
     processes = [_process(memory, activity, local.postmaster_pid, queries=queries) for memory in found]
     processes.sort(key=lambda p: (-(p.cost_bytes or 0), -p.page_tables_bytes, p.pid))
     segment = shared_memory(local.postmaster_pid)
     clients = [p for p in processes if p.kind == CLIENT and not p.own]
+    place = local.place_now()
     return MemoryResult(
         server_version=local.server.version,
         database=local.server.database,
