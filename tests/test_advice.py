@@ -146,6 +146,14 @@ def test_what_the_caches_hold_is_not_advised_from_a_refused_prediction() -> None
     )
 
 
+def test_what_follows_from_a_named_memory_alone_is_advised() -> None:
+    settings = {**SETTINGS, "effective_cache_size": "1024"}
+    result = advised(refusing(settings=settings, memory_named=True))
+    assert (result.decision, of(result, "shared_buffers").action) == ("change", "unknown")
+    assert result.summary.startswith("Set effective_cache_size = ")
+    assert "Leave" not in result.summary
+
+
 def test_other_settings_are_advised_where_the_size_is_not_known() -> None:
     few = msgspec.structs.replace(budget_of(seen(2 * GB), 1000), connections=10)
     settings = {**SETTINGS, "max_connections": "1000"}

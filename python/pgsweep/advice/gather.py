@@ -87,7 +87,11 @@ def advise(
     memory = _Memory.of(meta, memory_bytes, contents, known=without is None)
     today = meta.shared_buffers_blocks * BLOCK_BYTES
     prediction = _predicted(evidence, meta, memory, memory_bytes, seed)
-    situation = replace(_situation(recorded, memory, contents, prediction), no_page_cache=without)
+    situation = replace(
+        _situation(recorded, memory, contents, prediction),
+        no_page_cache=without,
+        memory_named=memory_bytes is not None,
+    )
     if now is not None:
         situation = replace(situation, settings={**situation.settings, **now.settings})
     missing: list[Missing] = []
