@@ -61,7 +61,7 @@ def test_a_limit_of_one_page_too_few(pod: Path, kind: str, bindir: Path | None) 
             assert ("SIGBUS" in texts(result)) == ("does not start" not in texts(result)) == (kind == "")
             found = abilities(doctor(cluster.conninfo()))["huge_pages"]
             assert found.enable is None
-            assert f"{bound} allows" in found.why
+            assert f"{pod.name}/{bound.name} allows" in found.why
             assert "restart the server with huge_pages = on" not in found.why
             before = pages.pool().persistent
             done = run("hugepages", cluster.conninfo(), "--apply", "--yes", "--shared-buffers", "24MB")
