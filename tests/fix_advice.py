@@ -215,4 +215,7 @@ def pages(*, saved: int, status: str = "off", limit: int | None = None) -> HugeP
         transparent={},
         steps=[],
         huge_limit_bytes=limit,
+        allowed_pages=None if limit is None else limit // (2 * MB),
+        binding_limit=None if limit is None else "/pod/hugetlb.2MB.max",
+        binding_limit_bytes=limit,
     )

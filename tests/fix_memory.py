@@ -57,7 +57,7 @@ def process(
 
 
 def seen(
-    memory: int = 16 * GB, *, huge: bool = False, limit: int | None = None, used: int = 0
+    memory: int = 16 * GB, *, huge: bool = False, limit: int | None = None, used: int = 0, cached: int = 0
 ) -> MemoryResult:
     """Ten connections of 2 MB, one process of 1 MB, 1024 MB of shared memory, half of it allocated."""
     each = 60 * KB if huge else 200 * KB
@@ -82,6 +82,7 @@ def seen(
         page_cache_bytes=GB,
         limit_bytes=limit,
         limit_used_bytes=used,
+        limit_taken_bytes=used - cached,
     )
     return MemoryResult(
         server_version="18.1",

@@ -137,11 +137,30 @@ def test_a_refused_prediction_advises_no_size() -> None:
         to_apply(result)
 
 
-def test_other_settings_are_advised_where_the_size_is_not_known() -> None:
+def test_what_the_caches_hold_is_not_advised_from_a_refused_prediction() -> None:
     result = advised(refusing(settings={**SETTINGS, "effective_cache_size": "1024"}))
+    assert result.decision == "unknown"
+    assert (of(result, "effective_cache_size").action, of(result, "shared_buffers").action) == (
+        "unknown",
+        "unknown",
+    )
+
+
+def test_what_follows_from_a_named_memory_alone_is_advised() -> None:
+    settings = {**SETTINGS, "effective_cache_size": "1024"}
+    result = advised(refusing(settings=settings, memory_named=True))
     assert (result.decision, of(result, "shared_buffers").action) == ("change", "unknown")
     assert result.summary.startswith("Set effective_cache_size = ")
-    assert "(a reload). What shared_buffers should be is not known, because no prediction" in result.summary
+    assert "Leave" not in result.summary
+
+
+def test_other_settings_are_advised_where_the_size_is_not_known() -> None:
+    few = msgspec.structs.replace(budget_of(seen(2 * GB), 1000), connections=10)
+    settings = {**SETTINGS, "max_connections": "1000"}
+    result = advised(refusing(settings=settings, budget=few))
+    assert (result.decision, of(result, "shared_buffers").action) == ("change", "unknown")
+    assert result.summary.startswith("Set max_connections = ")
+    assert "(a restart). What shared_buffers should be is not known, because no prediction" in result.summary
     assert "Leave" not in result.summary
 
 
@@ -355,6 +374,46 @@ def test_huge_pages_where_page_tables_are_large() -> None:
     forbidden = advised(replace(growing(), huge_pages=pages(saved=GB, limit=0)))
     assert of(forbidden, "huge_pages").action == "leave"
     assert "hugetlb cgroup" in of(forbidden, "huge_pages").reason
+    assert not any(one.where in ("cgroup", "kernel") for one in forbidden.settings)
+
+
+@pytest.mark.parametrize(
+    ("setting", "limit", "available", "words"),
+    [
+        ("on", ".rsvd", 0, "does not start"),
+        ("on", "", 2200, "is killed"),
+        ("try", "", 2200, "is killed"),
+        ("try", "", 0, None),  # mapping is refused already
+        ("try", ".rsvd", 2200, None),
+        ("off", "", 2200, None),
+    ],
+)
+def test_what_a_limit_of_huge_pages_would_stop_is_not_applied(
+    setting: str, limit: str, available: int, words: str | None
+) -> None:
+    found = msgspec.structs.replace(
+        pages(saved=GB, limit=4 * MB), available=available, binding_limit=f"/pod/hugetlb.2MB{limit}.max"
+    )
+    settings = {**growing().settings, "huge_pages": setting}
+    result = advised(replace(growing(), huge_pages=found, settings=settings))
+    limits = [one for one in result.settings if one.where == "cgroup"]
+    assert [one.name for one in limits] == ([] if words is None else [f"hugetlb.2MB{limit}.max"])
+    if words is None:
+        assert "shared_buffers" in to_apply(result) or setting == "on"
+        return
+    assert words in of(result, "huge_pages").reason
+    assert limits[0].value == str(2200 * 2 * MB)
+    with pytest.raises(UsageError, match="of the server's cgroup"):
+        to_apply(result)
+
+
+def test_surplus_pages_are_not_set_aside() -> None:
+    """They come and go by themselves: they are neither what there is today nor what undo puts back."""
+    found = pages(saved=GB)
+    pool = msgspec.structs.replace(found.pools[0], total=900, surplus=800)
+    result = advised(replace(growing(), huge_pages=msgspec.structs.replace(found, pools=[pool])))
+    kernel = of(result, "vm.nr_hugepages")
+    assert (kernel.today, kernel.undo) == ("100", "sudo sysctl -w vm.nr_hugepages=100")
 
 
 def test_connections_come_from_the_budget() -> None:

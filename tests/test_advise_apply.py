@@ -24,9 +24,9 @@ from pgsweep.pg.alter_system import in_unit
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.server_identity import ServerIdentity, differences
 from tests.fix_advice import GB, advised, growing, pages, situation
+from tests.fix_apply import kept, recorded
 from tests.fix_cli import run
 from tests.fix_process import wait_until
-from tests.fix_shop import shop_under_load
 from tests.fix_standby import PRIMARY, copy_of, promote, standby_of
 
 WANTED = {"effective_cache_size": "1GB", "max_connections": "70"}
@@ -51,13 +51,6 @@ def session(cluster: Cluster) -> Iterator[psycopg.Connection[tuple[str, ...]]]:
         yield connection
         connection.execute("ALTER SYSTEM RESET ALL")
         connection.execute("SELECT pg_reload_conf()")
-
-
-def kept(cluster: Cluster) -> dict[str, str]:
-    """Return what postgresql.auto.conf says."""
-    text = (cluster.data_directory / "postgresql.auto.conf").read_text()
-    lines = [line.partition(" = ") for line in text.splitlines() if not line.startswith("#")]
-    return {name: value.strip("'") for name, _, value in lines}
 
 
 def test_applied_and_put_back(cluster: Cluster, session: psycopg.Connection[tuple[str, ...]]) -> None:
@@ -309,24 +302,6 @@ def test_not_by_any_role(cluster: Cluster, session: psycopg.Connection[tuple[str
     assert kept(cluster) == {}
 
 
-def recorded(server: Cluster, folder: Path) -> None:
-    """Record a server on which little happens: its planner can be advised, for a memory that is named."""
-    ended = threading.Event()
-
-    def read_a_little() -> None:
-        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-            while not ended.wait(0.05):
-                connection.execute("SELECT count(*) FROM pg_class")
-
-    reader = threading.Thread(target=read_a_little)
-    reader.start()
-    try:
-        record_sql(server.conninfo(), folder / "e.evidence", seconds=2)
-    finally:
-        ended.set()
-        reader.join()
-
-
 def test_an_idle_server_gets_no_advice(cluster: Cluster, tmp_path: Path) -> None:
     record_sql(cluster.conninfo(), tmp_path / "e.evidence", seconds=0.5)
     done = run("advise", "e.evidence", "--ram", "64GB", cwd=tmp_path)
@@ -347,7 +322,8 @@ def refused(folder: Path, conninfo: str) -> str:
     assert result["applied"] == []
     lines = run(*command, "--format", "postgresql.conf", cwd=folder)
     assert lines.returncode == 4
-    assert f"effective_cache_size = '{wanted['effective_cache_size']}'" in lines.stdout
+    # Where a provider keeps the settings, as a comment.
+    assert "effective_cache_size = " in lines.stdout and wanted["effective_cache_size"] in lines.stdout
     return done.stderr
 
 
@@ -445,25 +421,21 @@ def test_where_huge_pages_cannot_be_counted_nothing_larger_is_applied() -> None:
 
 def test_on_the_command_line(cluster: Cluster, tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    with shop_under_load(cluster) as conninfo:
-        with psycopg.connect(conninfo, autocommit=True) as connection:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
-        done = run("record", conninfo, "--source", "sql", "--for", "3s", "-o", "e.evidence", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        command = ["advise", "e.evidence", "-d", conninfo, "--ram", "64GB", "--apply"]
-        asked = run(*command, cwd=tmp_path, env=env)
-        assert asked.returncode == 2
-        assert "no terminal to ask on" in asked.stderr
-        dry = run(*command, "--dry-run", cwd=tmp_path, env=env)
-        assert dry.returncode == 0, dry.stderr
-        assert 'ALTER SYSTEM SET "effective_cache_size"' in dry.stderr
-        assert kept(cluster) == {}
-        done = run(*command, "--yes", "--json", cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stderr
-        applied = json.loads(done.stdout)["applied"]
-        assert "effective_cache_size" in [one["name"] for one in applied]
-        assert kept(cluster) == {one["name"]: one["after"] for one in applied}
-        back = run("advise", "--undo", "--yes", "-d", conninfo, cwd=tmp_path, env=env)
+    recorded(cluster, tmp_path)
+    command = ["advise", "e.evidence", "-d", cluster.conninfo(), "--ram", "64GB", "--apply"]
+    asked = run(*command, cwd=tmp_path, env=env)
+    assert asked.returncode == 2
+    assert "no terminal to ask on" in asked.stderr
+    dry = run(*command, "--dry-run", cwd=tmp_path, env=env)
+    assert dry.returncode == 0, dry.stderr
+    assert 'ALTER SYSTEM SET "effective_cache_size"' in dry.stderr
+    assert kept(cluster) == {}
+    done = run(*command, "--yes", "--json", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    applied = json.loads(done.stdout)["applied"]
+    assert "effective_cache_size" in [one["name"] for one in applied]
+    assert kept(cluster) == {one["name"]: one["after"] for one in applied}
+    back = run("advise", "--undo", "--yes", "-d", cluster.conninfo(), cwd=tmp_path, env=env)
     assert back.returncode == 0, back.stderr
     assert "previous settings written and reloaded" in back.stderr
     assert kept(cluster) == {}

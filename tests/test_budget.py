@@ -8,6 +8,7 @@ import re
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -24,6 +25,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.memory_settings import read_memory_settings
 from pgsweep.pg.queries import load
 from pgsweep.records.budget import BudgetPart, BudgetResult
+from pgsweep.records.place import Place, PlaceMemory
 from pgsweep.ui.budget import budget_page, budget_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
@@ -58,6 +60,7 @@ def test_every_part_is_what_the_settings_and_measurements_say() -> None:
     assert found["work_mem"].high_bytes == (100 + 8) * 2 * 8 * MB
     assert found["temp_buffers"].high_bytes == 800 * MB
     assert found["autovacuum"].high_bytes == 3 * 64 * MB
+    assert found["maintenance"].high_bytes == 64 * MB
     assert found["everything else"].now_bytes == 300 * MB
     kinds = {part.kind for part in found.values()}
     assert kinds == {"measured", "predicted", "assumed"}
@@ -102,13 +105,22 @@ def test_the_limit_of_a_cgroup_counts_instead_of_the_host() -> None:
     """700 MB used there are page cache and shared memory, the rest is the server's and 100 MB of others."""
     memory = seen(limit=2 * GB)
     private = (memory.totals.private_bytes or 0) + memory.totals.page_tables_bytes
-    memory = seen(limit=2 * GB, used=700 * MB + private + 100 * MB)
-    result = budget_of(memory, cgroup_page_cache_bytes=700 * MB)
+    memory = seen(limit=2 * GB, used=700 * MB + private + 100 * MB, cached=188 * MB)
+    result = budget_of(memory)
     assert (result.capacity_bytes, result.limit_bytes) == (2 * GB, 2 * GB)
     assert parts(result)["everything else"].now_bytes == 100 * MB
     assert result.verdict == "tight"
     # A limit above the host's memory limits nothing.
     assert budget_of(seen(limit=32 * GB)).capacity_bytes == 16 * GB
+
+
+def test_above_memory_high_processes_are_slowed_down_and_not_killed() -> None:
+    for left, slow in ((4 * GB, False), (100 * MB, True)):
+        memory = PlaceMemory(host_bytes=16 * GB, limited="yes", high_bytes=2 * GB, high_available_bytes=left)
+        place = Place(kind="systemd", memory=memory)
+        result = budget_of(msgspec.structs.replace(seen(), place=place))
+        assert result.verdict == ("tight" if slow else "fits")
+        assert ("slowed down" in result.reasons[-1]) == slow
 
 
 def test_settings_are_read_in_bytes(server: Cluster) -> None:

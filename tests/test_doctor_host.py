@@ -14,8 +14,8 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.doctor import examine
 from pgsweep.errors import MissingAbility
 from pgsweep.host.abilities import HostChecks
-from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, shared_memory
+from pgsweep.host.limits import MemoryLimits, memory_limits
 from pgsweep.host.postmaster import Search, find_postmaster, place_of, user_of
 from pgsweep.host.yama import who_may
 from pgsweep.pg.cluster import Cluster
@@ -143,6 +143,9 @@ def captured(folder: Path, version: int) -> Path:
         (top / group).mkdir()
         (top / group / names[0]).write_text(limit + "\n")
         (top / group / names[1]).write_text("4096\n")
+        (top / group / "cgroup.procs").touch()
+    if version == 1:
+        (top / "release_agent").touch()
     proc = folder / "proc"
     for process in ("self", "7", "8"):
         (proc / process).mkdir(parents=True)
@@ -157,11 +160,15 @@ def captured(folder: Path, version: int) -> Path:
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_limit_above_the_servers_group(tmp_path: Path, version: int) -> None:
     proc = captured(tmp_path, version)
-    assert limit_of(7, proc) == MemoryLimit(tmp_path / "cgroup/a", 1048576, 4096)
+    found = memory_limits(7, proc)
+    assert found.hard is not None
+    assert (found.hard.path, found.hard.limit_bytes) == (tmp_path / "cgroup/a", 1048576)
+    assert (found.hard.used_bytes, found.unseen) == (4096, None)
     (tmp_path / "cgroup/a" / ("memory.limit_in_bytes" if version == 1 else "memory.max")).unlink()
-    assert limit_of(7, proc) == MemoryLimit(tmp_path / "cgroup/a/b", None, 4096)
-    assert limit_of(8, proc) is None
-    assert limit_of(9, proc) is None
+    assert memory_limits(7, proc) == MemoryLimits(None, None, None, 4096)
+    # Not seen is not unlimited.
+    assert "lies outside of those mounted here" in (memory_limits(8, proc).unknown or "")
+    assert memory_limits(9, proc).unknown is not None
 
 
 def test_huge_pages_of_a_captured_kernel(tmp_path: Path) -> None:

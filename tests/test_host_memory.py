@@ -17,7 +17,8 @@ from pgsweep.evidence.host_memory import facts_at_end, memory_counters, memory_f
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.store import Evidence
 from pgsweep.host import cgroup, server_memory
-from pgsweep.host.cgroup import (
+from pgsweep.host.group_tree import Groups, groups_of
+from pgsweep.host.limits import (
     counts_huge_pages,
     is_in_group,
     processors_allowed,
@@ -171,12 +172,14 @@ def captured(folder: Path, kind: str, options: str, groups: str) -> tuple[Path, 
 def test_a_cgroup_counts_each_read_once(tmp_path: Path) -> None:
     proc, mount, sys = captured(tmp_path / "v2", "cgroup2", "rw", "0::/pg\n")
     (mount / "pg").mkdir(parents=True)
+    (mount / "pg/cgroup.procs").touch()
     assert read_bytes_of_group(7, proc, sys) is None
     lines = ["8:0 rbytes=4096 wbytes=7 rios=1", "8:16 rbytes=8192 wbytes=0 rios=2", "253:0 rbytes=4096"]
     (mount / "pg/io.stat").write_text("\n".join(lines) + "\n")
     assert read_bytes_of_group(7, proc, sys) == 12_288
     proc, mount, sys = captured(tmp_path / "v1", "cgroup", "rw,blkio", "7:blkio:/pg\n0::/\n")
     (mount / "pg").mkdir(parents=True)
+    (mount / "pg/cgroup.procs").touch()
     file = mount / "pg/blkio.throttle.io_service_bytes_recursive"
     file.write_text("8:0 Read 4096\n8:0 Write 5\n8:0 Total 4101\n253:0 Read 4096\nTotal 8197\n")
     assert read_bytes_of_group(7, proc, sys) == 4096
@@ -188,6 +191,7 @@ def test_a_cgroup_counts_each_read_once(tmp_path: Path) -> None:
 def test_the_smallest_quota_of_processors_counts(tmp_path: Path) -> None:
     proc, mount, _ = captured(tmp_path / "v2", "cgroup2", "rw,memory_hugetlb_accounting", "0::/pg/inner\n")
     (mount / "pg/inner").mkdir(parents=True)
+    (mount / "pg/inner/cgroup.procs").touch()
     assert processors_allowed(7, proc) is None
     (mount / "pg/cpu.max").write_text("150000 100000\n")
     (mount / "pg/inner/cpu.max").write_text("max 100000\n")
@@ -197,6 +201,7 @@ def test_the_smallest_quota_of_processors_counts(tmp_path: Path) -> None:
     assert counts_huge_pages(proc)
     proc, mount, _ = captured(tmp_path / "v1", "cgroup", "rw,cpu", "1:cpu:/pg\n0::/\n")
     (mount / "pg").mkdir(parents=True)
+    (mount / "pg/cgroup.procs").touch()
     (mount / "pg/cpu.cfs_period_us").write_text("100000\n")
     (mount / "pg/cpu.cfs_quota_us").write_text("-1\n")
     assert processors_allowed(7, proc) is None
@@ -242,6 +247,7 @@ def test_huge_pages_take_nothing_of_a_memory_cgroup() -> None:
 def test_limits_of_what_a_cgroup_reads_are_seen(tmp_path: Path) -> None:
     proc, mount, _ = captured(tmp_path / "v2", "cgroup2", "rw", "0::/pg/inner\n")
     (mount / "pg/inner").mkdir(parents=True)
+    (mount / "pg/inner/cgroup.procs").touch()
     assert not reads_are_limited(7, proc)
     for text, limited in (("", False), ("8:0 rbps=max wbps=1048576 riops=max wiops=max", False)):
         (mount / "pg/io.max").write_text(text)
@@ -250,6 +256,7 @@ def test_limits_of_what_a_cgroup_reads_are_seen(tmp_path: Path) -> None:
     assert reads_are_limited(7, proc)
     proc, mount, _ = captured(tmp_path / "v1", "cgroup", "rw,blkio", "7:blkio:/pg\n0::/\n")
     (mount / "pg").mkdir(parents=True)
+    (mount / "pg/cgroup.procs").touch()
     (mount / "pg/blkio.throttle.read_iops_device").write_text("")
     assert not reads_are_limited(7, proc)
     (mount / "pg/blkio.throttle.read_iops_device").write_text("8:0 500\n")
@@ -305,8 +312,8 @@ def test_of_nested_groups_the_smallest_limit_is_kept_and_servers_outside_are_not
         if outer.version == 2:
             (outer.path / "cgroup.subtree_control").write_text("+memory")
         inner.make(300 * MB)
-        home = cgroup._place_of(server.postmaster_pid, "memory", Path("/proc"))
-        assert home is not None
+        home = groups_of(server.postmaster_pid, "memory")
+        assert isinstance(home, Groups)
         inner.procs_file.write_text(str(server.postmaster_pid))
         try:
             assert is_in_group(server.postmaster_pid, outer.path)
@@ -318,9 +325,9 @@ def test_of_nested_groups_the_smallest_limit_is_kept_and_servers_outside_are_not
             kept = memory_facts(server.postmaster_pid, server.version_num, 8192, timed=False)
             assert kept["memory_bytes"] == str(100 * MB)
         finally:
-            (home[0] / "cgroup.procs").write_text(str(server.postmaster_pid))
+            (home.folders[0] / "cgroup.procs").write_text(str(server.postmaster_pid))
             for pid in inner.processes():
-                (home[0] / "cgroup.procs").write_text(str(pid))
+                (home.folders[0] / "cgroup.procs").write_text(str(pid))
     finally:
         inner.remove()
         outer.remove()

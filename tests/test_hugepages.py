@@ -17,7 +17,8 @@ import pytest
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import read_pools, read_transparent, shared_memory
 from pgsweep.host.procmem import read_family
-from pgsweep.memory.hugepages.inspect import _of_running, examine, explain_log
+from pgsweep.memory.hugepages.inspect import _of_running, examine
+from pgsweep.memory.hugepages.log import explain_log
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
@@ -357,6 +358,38 @@ def test_options_that_contradict_each_other(tmp_path: Path) -> None:
     done = run("hugepages", "--log", str(tmp_path / "server.log"))
     assert done.returncode == 1
     assert "does not say that huge pages were missing" in done.stderr
+
+
+def test_a_log_in_another_language_and_of_ordinary_pages(tmp_path: Path) -> None:
+    """Names of settings are in no language; a size that is no whole number of pages was no huge one."""
+    german = (
+        "TIPP:  Dieser Fehler bedeutet gewöhnlich, dass das von PostgreSQL angeforderte "
+        "Shared-Memory-Segment den "
+        "verfügbaren Speicher übersteigt (aktuell {} Bytes), kontrollieren Sie »shared_buffers« oder "
+        "»max_connections«.\n"
+    )
+    found = explain_log(german.format(76 * PAGE))
+    assert found is not None and found.huge_pages_needed == 76
+    assert explain_log(german.format(76 * PAGE + 4096)) is None
+    (tmp_path / "x.log").write_text(german.format(148471808))
+    done = run("hugepages", "--log", str(tmp_path / "x.log"))
+    assert done.returncode == 1
+    assert "no whole number of huge pages" in done.stderr
+    large = explain_log(german.format(2 << 30), 1 << 30)
+    assert large is not None and large.huge_pages_needed == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "LOG:  server process (PID 7) was terminated by signal 7: Bus error\n",
+        'ERROR:  could not read blocks 1..1 in file "base/5/16384": read only 5120 of 8192 bytes\n',
+    ],
+)
+def test_a_log_of_a_server_that_was_cut_short(line: str) -> None:
+    found = explain_log(line)
+    assert found is not None
+    assert "hugetlb" in found.reasons[0] and found.steps == []
 
 
 def test_a_log_without_the_size() -> None:

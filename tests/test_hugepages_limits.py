@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import ClusterError
-from pgsweep.host.cgroup import MemoryLimit, huge_page_limit_of
 from pgsweep.host.hugepages import read_pools
+from pgsweep.host.limits import HugeLimit, huge_page_limits
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import PGSWEEP
 from tests.fix_hugepages import MB, PAGE, available_pages, locked_pages, needs_2mb
+from tests.fix_place import group_in, joined, mounted_v1
 from tests.fix_process import needs_root, run_restricted
 
 
@@ -103,31 +103,18 @@ def test_a_server_that_is_not_seen_from_here() -> None:
 @pytest.fixture
 def hugetlb_group(tmp_path: Path) -> Iterator[Path]:
     """A cgroup of version 1 with the hugetlb controller."""
-    top = tmp_path / "hugetlb"
-    top.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "cgroup", "-o", "hugetlb", "none", str(top)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("needs root and the hugetlb controller in version 1")
-    group = top / "pgsweep-test"
-    group.mkdir()
-    try:
+    with mounted_v1("hugetlb", tmp_path) as top, group_in(top) as group:
         yield group
-    finally:
-        for pid in (group / "cgroup.procs").read_text().split():
-            (top / "cgroup.procs").write_text(pid)
-        group.rmdir()
-        subprocess.run(["umount", str(top)], check=True)
 
 
 @needs_root
 @needs_2mb
 def test_try_does_not_help_where_the_cgroup_allows_none(hugetlb_group: Path, bindir: Path | None) -> None:
     """The trap of Kubernetes: the kernel grants the pages and kills the server when it touches them."""
-    with Cluster.create(bindir, {"shared_buffers": "16MB", "huge_pages": "off"}) as cluster:
-        for pid in (cluster.postmaster_pid, parent(cluster.postmaster_pid)):
-            (hugetlb_group / "cgroup.procs").write_text(str(pid))
+    with ExitStack() as closing:
+        settings = {"shared_buffers": "16MB", "huge_pages": "off"}
+        cluster = closing.enter_context(Cluster.create(bindir, settings))
+        closing.enter_context(joined(cluster, hugetlb_group))
         (hugetlb_group / "hugetlb.2MB.limit_in_bytes").write_text("0")
         result = examine(cluster.conninfo())
         assert "hugetlb cgroup allows none" in result.reasons[-1] + result.reasons[-2]
@@ -140,10 +127,6 @@ def test_try_does_not_help_where_the_cgroup_allows_none(hugetlb_group: Path, bin
         assert "hugetlb" not in " ".join(examine(cluster.conninfo()).reasons[:1])
 
 
-def parent(pid: int | None) -> int:
-    return int(re.findall(r"^PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
-
-
 @pytest.mark.parametrize("version", [1, 2])
 def test_limits_of_captured_kernels(tmp_path: Path, version: int) -> None:
     kind, options = ("cgroup", "rw,hugetlb") if version == 1 else ("cgroup2", "rw")
@@ -151,18 +134,19 @@ def test_limits_of_captured_kernels(tmp_path: Path, version: int) -> None:
     (tmp_path / "7").mkdir()
     top = tmp_path / "cgroup"
     (top / "pod/server").mkdir(parents=True)
+    (top / "pod/server/cgroup.procs").touch()
     (tmp_path / "self/mountinfo").write_text(f"30 20 0:26 / {top} rw - {kind} none {options}\n")
     number = "12:hugetlb" if version == 1 else "0:"
     (tmp_path / "7/cgroup").write_text(f"{number}:/pod/server\n")
-    assert huge_page_limit_of(7, PAGE, tmp_path) is None
+    assert huge_page_limits(7, PAGE, tmp_path).touched is None
     file = "hugetlb.2MB.limit_in_bytes" if version == 1 else "hugetlb.2MB.max"
     (top / "pod/server" / file).write_text("0\n")
     (top / "pod" / file).write_text("4194304\n")
     # None at all is less than the limit of the group above.
-    assert huge_page_limit_of(7, PAGE, tmp_path) == MemoryLimit(top / "pod/server", 0, None)
+    assert huge_page_limits(7, PAGE, tmp_path).touched == HugeLimit(top / "pod/server" / file, 0, 0)
     (top / "pod/server" / file).write_text("9223372036854771712\n" if version == 1 else "max\n")
-    assert huge_page_limit_of(7, PAGE, tmp_path) == MemoryLimit(top / "pod", 4194304, None)
-    assert huge_page_limit_of(7, 1 << 30, tmp_path) is None
+    assert huge_page_limits(7, PAGE, tmp_path).touched == HugeLimit(top / "pod" / file, 4194304, 0)
+    assert huge_page_limits(7, 1 << 30, tmp_path)[:2] == (None, None)
 
 
 @needs_root

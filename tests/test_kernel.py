@@ -17,6 +17,7 @@ from pgsweep.memory.kernel import advise, examine
 from pgsweep.pg.catalog import ServerProcess
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.kernel import KernelResult, KernelSetting
+from pgsweep.records.place import Kind, Place
 from pgsweep.ui.kernel import kernel_text
 from pgsweep.ui.results import from_json
 from pgsweep.ui.terminal import Terminal
@@ -136,6 +137,35 @@ def test_the_ratio_is_set_before_overcommit_is_forbidden() -> None:
         "sysctl -w vm.overcommit_memory=2",
     ]
     assert "only where nothing but PostgreSQL runs" in commands[1]
+
+
+def committed(gigabytes: float, **sysctls: int) -> KernelFacts:
+    """Return a host of 64 GB that has promised so much."""
+    memory = dataclasses.replace(MEMORY, committed=round(gigabytes * GB))
+    return dataclasses.replace(changed(**sysctls), memory=memory)
+
+
+def test_no_limit_is_advised_below_what_is_committed() -> None:
+    """With it every fork would fail."""
+    for promised in (52, 60, 200):
+        found = {one.name: one for one in advise(committed(promised, vm__overcommit_memory=0))}
+        for name in ("vm.overcommit_memory", "vm.overcommit_ratio"):
+            assert (found[name].command, found[name].recommendation) == (None, None)
+        assert "every fork would fail" in found["vm.overcommit_memory"].reason
+        strict = {one.name: one for one in advise(committed(promised))}
+        assert strict["vm.overcommit_ratio"].command is None
+        assert not strict["vm.overcommit_ratio"].good
+    # 45 GB and a quarter of it are 88% of 64 GB.
+    found = {one.name: one for one in advise(committed(45, vm__overcommit_memory=0))}
+    assert found["vm.overcommit_ratio"].command == "sysctl -w vm.overcommit_ratio=88"
+
+
+@pytest.mark.parametrize("kind", ["pod", "container", "lxc"])
+def test_in_a_container_overcommit_is_not_spoken_of(kind: Kind) -> None:
+    facts = dataclasses.replace(changed(vm__overcommit_memory=0), place=Place(kind=kind))
+    assert not any("overcommit" in one.name for one in advise(facts))
+    scored = dataclasses.replace(facts, postmaster_oom_score_adj=0)
+    assert "systemd" not in (not_good(scored)["oom_score_adj of the postmaster"].recommendation or "")
 
 
 def test_no_command_lowers_the_score_of_the_postmaster_alone() -> None:

@@ -269,9 +269,10 @@ def test_a_process_whose_name_is_not_utf8_is_no_trouble() -> None:
 @needs_root
 def test_a_mount_point_whose_name_is_not_utf8_is_no_trouble(tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path\nfrom pgsweep.host.cgroup import find_parent, limit_of\n"
+        "from pathlib import Path\nfrom pgsweep.host.cgroup import find_parent\n"
+        "from pgsweep.host.limits import memory_limits\n"
         "from pgsweep.host.page_cache_rules import _file_system\n"
-        "find_parent(); limit_of(1); _file_system(0, Path('/proc'))\nprint('read')"
+        "find_parent(); memory_limits(1); _file_system(0, Path('/proc'))\nprint('read')"
     )
     mount = b'mkdir "$1" && mount -t tmpfs none "$1" && shift && exec "$@"'
     words = [b"unshare", b"--mount", b"sh", b"-c", mount, b"sh", os.fsencode(tmp_path) + b"/m\xff x"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 
 from pgsweep.host import cgroup
-from pgsweep.host.cgroup import PageCacheRoom, page_cache_room
+from pgsweep.host.limits import MemoryRoom, page_cache_room
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmBudget, WarmResult
@@ -38,6 +38,7 @@ def captured(folder: Path, kind: str, options: str, paths: str) -> Path:
 
 def group(folder: Path, **files: str) -> None:
     folder.mkdir(parents=True)
+    (folder / "cgroup.procs").touch()
     for name, text in files.items():
         (folder / name.replace("_dot_", ".")).write_text(text)
 
@@ -49,10 +50,12 @@ def test_the_group_with_least_room_counts_version_2(tmp_path: Path) -> None:
     group(slice_, memory_dot_max=f"{900 * MB}\n", memory_dot_current=f"{800 * MB}\n", memory_dot_stat=stat)
     own = slice_ / "one.service"
     group(own, memory_dot_max="max\n", memory_dot_current=f"{200 * MB}\n", memory_dot_stat=stat)
-    assert page_cache_room(7, proc) == PageCacheRoom(slice_, 900 * MB, 300 * MB, 100 * MB)
+    assert page_cache_room(7, proc) == MemoryRoom(slice_, 900 * MB, 800 * MB, 300 * MB, 200 * MB, 100 * MB)
     # The soft limit throttles and reclaims as well.
     (own / "memory.high").write_text(f"{250 * MB}\n")
-    assert page_cache_room(7, proc) == PageCacheRoom(own, 250 * MB, 250 * MB, 100 * MB)
+    assert page_cache_room(7, proc) == MemoryRoom(
+        own, 250 * MB, 200 * MB, 250 * MB, 200 * MB, 100 * MB, throttles=True
+    )
     (own / "memory.high").write_text("max\n")
     (slice_ / "memory.max").write_text("max\n")
     assert page_cache_room(7, proc) is None
@@ -63,18 +66,18 @@ def test_the_group_with_least_room_counts_version_1(tmp_path: Path) -> None:
     stat = f"cache 1\nshmem 1\ntotal_cache {30 * MB}\ntotal_shmem {10 * MB}\n"
     files = {"memory_dot_limit_in_bytes": f"{100 * MB}", "memory_dot_usage_in_bytes": f"{90 * MB}"}
     group(tmp_path / "mount/pg", **files, memory_dot_stat=stat)
-    assert page_cache_room(7, proc) == PageCacheRoom(tmp_path / "mount/pg", 100 * MB, 30 * MB, 10 * MB)
+    assert page_cache_room(7, proc) == MemoryRoom(
+        tmp_path / "mount/pg", 100 * MB, 90 * MB, 30 * MB, 20 * MB, 10 * MB
+    )
     (tmp_path / "mount/pg/memory.limit_in_bytes").write_text("9223372036854771712\n")
     assert page_cache_room(7, proc) is None
 
 
-def room(available: int, shmem: int = 0) -> PageCacheRoom:
-    return PageCacheRoom(Path("/group"), 2000 * MB, available, shmem)
+def room(available: int, shmem: int = 0) -> MemoryRoom:
+    return MemoryRoom(Path("/group"), 2000 * MB, 0, available, 0, shmem)
 
 
-def budget(
-    server: PageCacheRoom | None, reader: PageCacheRoom | None, given: int | None = None
-) -> WarmBudget:
+def budget(server: MemoryRoom | None, reader: MemoryRoom | None, given: int | None = None) -> WarmBudget:
     return page_cache_budget(
         host(10_000 * MB, shmem=1000 * MB), 1000 * MB, given, server=server, reader=reader
     )

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.host.abilities import READ_THE_POOL, HostChecks, Seen
+from pgsweep.host.perils import perils_of
 from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
 from pgsweep.pg.administrator import Administrator, session_options
@@ -27,11 +28,13 @@ from pgsweep.pg.catalog import (
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.conninfo import describe
 from pgsweep.pg.failures import DriverError
+from pgsweep.pg.place import read_place
 from pgsweep.pg.provider import Provider, Wanted, read_provider
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.trust import Distrust, find_distrust, statements_to_create
 from pgsweep.plain import sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
+from pgsweep.records.place import Place
 from pgsweep.records.runnable import runnable
 from pgsweep.versions import beyond_tested
 
@@ -89,10 +92,11 @@ def examine(conninfo: str) -> DoctorResult:
             server, session = read_server(connection), read_session(connection)
             process = read_postmaster(connection)
         provider = _provider(connection)
+        found = search(*process)
         info = connection.info
         host = HostChecks(
             Seen(
-                search=search(*process),
+                search=found,
                 server_host=info.host,
                 by_socket=session.by_socket,
                 version_num=server.version_num,
@@ -102,10 +106,16 @@ def examine(conninfo: str) -> DoctorResult:
                 huge_pages_status=server.settings.get("huge_pages_status"),
                 huge_pages_needed=session.huge_pages_needed,
                 hosted=provider is not None or session.hosted,
+                shared_memory_type=server.settings.get("shared_memory_type", "mmap"),
             ),
             f"pgsweep doctor {session_options(info.host, info.port, session.role, server.database)}",
         )
-        abilities = [*_ServerChecks(connection, server, session, provider).abilities(), *host.abilities()]
+        place = _place(connection, found.pid, host.place)
+        abilities = [
+            *_ServerChecks(connection, server, session, provider).abilities(),
+            *host.abilities(),
+            *_perils(place, server),
+        ]
         return DoctorResult(
             target=f"database {server.database} at {info.host or 'the local socket'}, port {info.port}",
             server=DoctorServer(
@@ -123,6 +133,7 @@ def examine(conninfo: str) -> DoctorResult:
             host=host.facts(),
             abilities=abilities,
             commands=runnable(abilities, in_recovery=server.in_recovery),
+            place=place,
         )
 
 
@@ -134,6 +145,35 @@ def _provider(connection: Connection) -> Provider | None:
         raise
     except PgsweepError:
         return None
+
+
+def _place(connection: Connection, pid: int | None, seen: Place) -> Place:
+    """Return where the server runs; what only this host shows, where the server does not answer."""
+    try:
+        with explained():
+            return read_place(connection, pid)
+    except ConnectionFailed:
+        raise
+    except (PgsweepError, DriverError):
+        return seen
+
+
+def _perils(place: Place, server: Server) -> list[Ability]:
+    """Return what the server's settings do not agree with where it runs."""
+    if place.kind == "elsewhere":
+        return []
+    huge = server.settings.get("huge_pages_status") == "on"
+    return [
+        Ability(
+            name=one.name,
+            area="host",
+            available=False,
+            why=f"{one.why}; {one.remedy}",
+            enable=None,
+            needed_for=[],
+        )
+        for one in perils_of(place, server.settings, huge_pages=huge)
+    ]
 
 
 def examine_host(conninfo: str, refused: ConnectionFailed) -> DoctorResult:

@@ -68,6 +68,14 @@ def to_apply(result: AdviceResult) -> dict[str, str]:
         if result.decision == "unknown":
             why = "what shared_buffers should be is not known"
         raise UsageError(f"there is nothing to apply: {why}", hint="see the reasons: pgsweep advise EVIDENCE")
+    limit = next((one for one in result.settings if one.where == "cgroup" and one.action == "set"), None)
+    if limit is not None:
+        raise UsageError(
+            f"{limit.name} of the server's cgroup is {limit.today} and must be {limit.value} before the next "
+            "start",
+            cause=limit.reason,
+            hint="raise that limit, or set huge_pages = off; then run it again",
+        )
     pages = next((one for one in result.settings if one.name == "vm.nr_hugepages"), None)
     setting = next((one.today for one in result.settings if one.name == "huge_pages"), None)
     if pages is not None and pages.action == "set" and setting == "on":

@@ -32,7 +32,12 @@ def advise_connections(situation: Situation) -> AdvisedSetting:
             "connections of today; use a connection pooler, or more memory"
         )
         return _advice(today, None, why)
-    return _advice(today, most, f"{many}: with more, processes are killed")
+    why = (
+        f"{many}: with more, processes are killed. Lower it on the primary first and on its standbys "
+        "last, which "
+        "need as many as it has"
+    )
+    return _advice(today, most, why)
 
 
 def _advice(today: int | None, value: int | None, why: str, *, unknown: bool = False) -> AdvisedSetting:

@@ -15,25 +15,31 @@ import numpy as np
 
 from pgsweep.advice.candidates import candidates, sizes_for_bounds
 from pgsweep.advice.decide import decide
+from pgsweep.advice.owner import adapted, lacks_page_cache
 from pgsweep.advice.reads import reads_by_size
 from pgsweep.advice.shared_buffers import decide_size
 from pgsweep.advice.situation import Contents, Situation
 from pgsweep.errors import ClusterError, MissingAbility, UsageError
 from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.names import relation_names
+from pgsweep.evidence.place import place_of
 from pgsweep.evidence.same_cluster import check_cluster
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import Evidence, EvidenceMeta
+from pgsweep.host.postmaster import search
 from pgsweep.memory.budget import budget
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import opened
-from pgsweep.pg.catalog import read_server
+from pgsweep.pg.catalog import read_postmaster, read_server
 from pgsweep.pg.connect import connect
+from pgsweep.pg.manager import Source, read_sources
+from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.place import Place
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.forecast import forecast
 from pgsweep.sizing.observed import Observation
@@ -72,12 +78,22 @@ def advise(
         )
     recorded = Evidence.open(evidence)
     meta = recorded.meta
-    remarks = [] if conninfo is None else _check_same(conninfo, meta, evidence)
+    now = None if conninfo is None else _look_at(conninfo, meta, evidence)
+    place = place_of(meta) if now is None else now.place
+    without = lacks_page_cache(place)
     contents = _contents(recorded)
-    memory = _Memory.of(meta, memory_bytes, contents)
+    if without is not None:
+        memory_bytes = None
+    memory = _Memory.of(meta, memory_bytes, contents, known=without is None)
     today = meta.shared_buffers_blocks * BLOCK_BYTES
     prediction = _predicted(evidence, meta, memory, memory_bytes, seed)
-    situation = _situation(recorded, memory, contents, prediction)
+    situation = replace(
+        _situation(recorded, memory, contents, prediction),
+        no_page_cache=without,
+        memory_named=memory_bytes is not None,
+    )
+    if now is not None:
+        situation = replace(situation, settings={**situation.settings, **now.settings})
     missing: list[Missing] = []
     points, basis = reads_by_size(situation)
     # The budget at today's size says how much may be added.
@@ -102,7 +118,9 @@ def advise(
         evidence=str(evidence),
         missing=missing,
     )
-    return msgspec.structs.replace(result, remarks=[*remarks, *result.remarks])
+    if now is not None:
+        result = msgspec.structs.replace(result, remarks=[*now.remarks, *result.remarks])
+    return adapted(result, place, {} if now is None else now.sources)
 
 
 def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tuple[AdviceResult, int | None]:
@@ -121,11 +139,13 @@ def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tupl
     """
     meta = evidence.meta
     contents = _contents(evidence)
-    memory = _Memory.of(meta, None, contents)
+    place = place_of(meta)
+    without = lacks_page_cache(place)
+    memory = _Memory.of(meta, None, contents, known=without is None)
     prediction = predict_window(
         evidence, sizes_bytes=memory.sizes_for_bounds, memory_sizes_bytes=memory.candidates, seed=seed
     )
-    situation = _situation(evidence, memory, contents, prediction)
+    situation = replace(_situation(evidence, memory, contents, prediction), no_page_cache=without)
     points, basis = reads_by_size(situation)
     decision = decide_size(situation, points, basis)
     result = decide(
@@ -138,6 +158,7 @@ def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tupl
         evidence=name,
         missing=[],
     )
+    result = adapted(result, place, {})
     return result, None if decision.advice.action == "unknown" else decision.size_bytes
 
 
@@ -160,8 +181,10 @@ class _Memory:
     sizes_for_bounds: list[int]
 
     @classmethod
-    def of(cls, meta: EvidenceMeta, asked_bytes: int | None, contents: Contents | None) -> _Memory:
-        facts = MemoryFacts.of(meta)
+    def of(
+        cls, meta: EvidenceMeta, asked_bytes: int | None, contents: Contents | None, *, known: bool = True
+    ) -> _Memory:
+        facts = MemoryFacts.of(meta) if known else None
         assumed = facts is None and asked_bytes is not None
         if facts is None and asked_bytes is not None:
             facts = MemoryFacts.supposed(asked_bytes, meta.shared_buffers_blocks * BLOCK_BYTES)
@@ -239,10 +262,30 @@ def _contents(evidence: Evidence | JoinedEvidence) -> Contents | None:
     )
 
 
-def _check_same(conninfo: str, meta: EvidenceMeta, evidence: Path) -> list[str]:
-    """Refuse a server that the evidence cannot be of, and one whose shared_buffers were changed since.
+@dataclass(frozen=True, kw_only=True)
+class _Now:
+    """What the server of the evidence says now.
 
-    Returns what must be known: that it may be another one all the same.
+    Attributes:
+        place: where it runs.
+        sources: where its settings have their values from.
+        settings: as in evidence.
+        remarks: what must be known: that it may be another server, or was changed since.
+    """
+
+    place: Place
+    sources: dict[str, Source]
+    settings: dict[str, str]
+    remarks: list[str]
+
+
+_ADVISED: Final = ("shared_buffers", "effective_cache_size", "huge_pages", "max_connections")
+
+
+def _look_at(conninfo: str, meta: EvidenceMeta, evidence: Path) -> _Now:
+    """Return what the server says now, which is what is called today's.
+
+    A server that the evidence cannot be of is refused, and one whose shared_buffers were changed since.
 
     Raises:
         UsageError: it is such a server.
@@ -250,6 +293,8 @@ def _check_same(conninfo: str, meta: EvidenceMeta, evidence: Path) -> list[str]:
     with connect(conninfo) as connection, explained():
         server = read_server(connection)
         unknown = check_cluster(connection, meta, evidence)
+        sources = read_sources(connection, _ADVISED)
+        place = read_place(connection, search(*read_postmaster(connection)).pid)
     if server.version_num // 10000 != meta.server_version_num // 10000:
         raise UsageError(
             f"`{evidence}` was recorded on another server",
@@ -273,7 +318,13 @@ def _check_same(conninfo: str, meta: EvidenceMeta, evidence: Path) -> list[str]:
             cause="it is another server, or it was changed since",
             hint="record it as it is now: pgsweep record -o NAME.evidence",
         )
-    return [] if unknown is None else [unknown]
+    remarks = [] if unknown is None else [unknown]
+    remarks += [
+        f"{name} is {server.settings[name]} now, and was {meta.settings[name]} when the evidence was recorded"
+        for name in (*_ADVISED[1:], "work_mem")
+        if name in server.settings and server.settings[name] != meta.settings.get(name, server.settings[name])
+    ]
+    return _Now(place=place, sources=sources, settings=server.settings, remarks=remarks)
 
 
 def _budget(conninfo: str, size_bytes: int | None, missing: list[Missing]) -> BudgetResult | None:

@@ -7,13 +7,14 @@ page is missing.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from pgsweep.advice.shared_buffers import undo_of
 from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import AdvisedSetting, Gain
 from pgsweep.records.hugepages import HugePagesResult, PageTables
-from pgsweep.units import as_setting, format_bytes, format_count, format_percent
+from pgsweep.units import as_setting, format_bytes, format_count, format_percent, huge_page_word
 
 _LEAST_SHARE: Final = 0.01
 """Page tables below this share of the memory are left alone: assumed."""
@@ -29,18 +30,45 @@ def advise_huge_pages(situation: Situation, size_bytes: int) -> list[AdvisedSett
             command += f" --shared-buffers {as_setting(size_bytes)}"
         why = f"name the server as well (-h, -d) to have the number of pages counted; or: {command}"
         return [_setting("huge_pages", setting, why, unknown=True)]
-    if found.huge_limit_bytes is not None and found.huge_limit_bytes < (found.shared_memory_bytes or 0):
-        why = (
-            f"the server's hugetlb cgroup allows {format_bytes(found.huge_limit_bytes)} of them, and the "
-            "kernel kills a server that touches more"
-        )
+    if found.shared_memory_type != "mmap":
+        why = f"shared_memory_type is {found.shared_memory_type}, and huge pages are taken for mmap only"
         return [_setting("huge_pages", setting, why)]
+    if found.limit_binds:
+        return _limited(found, setting)
     if not found.pools or found.target is None or found.huge_pages_needed is None:
         why = found.reasons[0] if found.reasons else "the kernel's huge pages are not seen from here"
         return [_setting("huge_pages", setting, why, unknown=True)]
     if found.status == "on":
         return _in_use(situation, found, setting, size_bytes)
     return _not_in_use(situation, found, setting)
+
+
+def _limited(found: HugePagesResult, setting: str | None) -> list[AdvisedSetting]:
+    """Return the advice where hugetlb cgroups allow fewer pages than are needed: raise the limit first."""
+    assert found.binding_limit is not None
+    allowed, needed = found.allowed_pages or 0, found.huge_pages_needed
+    name = Path(found.binding_limit).name
+    why = f"the server's hugetlb cgroup allows {format_count(allowed)} of them"
+    # With try a server takes ordinary pages where mapping is refused, or the kernel has too few.
+    granted = ".rsvd." not in name and (found.available or 0) + found.own_pages >= (needed or 0)
+    if needed is None or not (setting == "on" or (setting != "off" and granted)):
+        return [_setting("huge_pages", setting, f"{why} ({found.binding_limit})")]
+    ends = "does not start" if ".rsvd." in name else "is killed when it touches more"
+    why = f"{why}, {format_count(needed)} are needed: at its next start the server {ends}"
+    return [
+        _setting("huge_pages", setting, why),
+        AdvisedSetting(
+            name=name,
+            where="cgroup",
+            today=str(found.binding_limit_bytes),
+            value=str((found.binding_limit_bytes or 0) + (needed - allowed) * found.huge_page_size_bytes),
+            action="set",
+            kind="measured",
+            reason=f"{found.binding_limit}; in a pod: resources.limits.hugepages-"
+            f"{huge_page_word(found.huge_page_size_bytes)}i. Set it before the restart",
+            takes_effect="restart",
+        ),
+    ]
 
 
 def _in_use(
@@ -121,7 +149,8 @@ def _not_in_use(situation: Situation, found: HugePagesResult, setting: str | Non
 
 def _total(found: HugePagesResult) -> int:
     pool = next((p for p in found.pools if p.page_size_bytes == found.huge_page_size_bytes), None)
-    return 0 if pool is None else pool.total
+    # Surplus pages go by themselves, and are nothing that could be put back.
+    return 0 if pool is None else pool.total - pool.surplus
 
 
 def _pages(

@@ -22,6 +22,13 @@ def advise_planner(situation: Situation, size_bytes: int) -> AdvisedSetting:
     """Return the advice for a size of shared_buffers."""
     blocks = situation.number("effective_cache_size")
     today = None if blocks is None else blocks * BLOCK_BYTES
+    if situation.no_page_cache is not None:
+        why = f"what holds pages behind the pool of {situation.no_page_cache} is not the page cache of Linux"
+        return _left(today, why, unknown=True)
+    if situation.prediction.verdict.level == "refused" and not situation.memory_named:
+        # Where the memory is named the value follows from that alone.
+        why = "the prediction is refused, so nothing is advised of the caches; or name the memory: --ram SIZE"
+        return _left(today, why, unknown=True)
     share = situation.share(size_bytes)
     if share is None or today is None:
         return _left(today, "how much memory is left for the page cache is not known", unknown=True)

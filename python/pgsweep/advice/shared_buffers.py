@@ -59,6 +59,13 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
         why = "; ".join(situation.prediction.verdict.sentences[:2])
         why = f"no prediction is possible: {why}. {_to_record(situation)}"
         return _left(situation, why, "unknown", "measured")
+    if situation.no_page_cache is not None:
+        why = (
+            f"behind the pool of {situation.no_page_cache} there is no page cache of Linux, so what a "
+            "miss costs "
+            "is not known"
+        )
+        return _left(situation, why, "unknown", "measured")
     if now is None:
         return _left(situation, "nothing is known of today's size", "unknown", "measured")
     if now.wait_high < LEAST_WAIT:

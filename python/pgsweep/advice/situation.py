@@ -50,6 +50,8 @@ class Situation:
         costs: of reads.
         huge_pages: for the size advised or for today's, by size; empty without a session on the server.
         budgets: likewise.
+        memory_named: the user named the memory.
+        no_page_cache: the provider behind whose pool there is no page cache of Linux, or may be none.
     """
 
     prediction: PredictResult
@@ -63,6 +65,8 @@ class Situation:
     costs: ReadCosts
     huge_pages: HugePagesResult | None = None
     budget: BudgetResult | None = None
+    no_page_cache: str | None = None
+    memory_named: bool = False
 
     @property
     def today_bytes(self) -> int:

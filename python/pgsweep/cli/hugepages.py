@@ -157,7 +157,7 @@ def command(
     result: HugePagesResult
     server, name = None, ""
     if log is not None:
-        result, name = _explained(log), str(log.absolute())
+        result, name = _explained(log, page_size), str(log.absolute())
     else:
         target = Target(no_password=no_password, ask_password=ask_password, **names)
         server = target.server
@@ -206,15 +206,25 @@ def _changes(buffers: int | None, connections: int | None, others: tuple[str, ..
     return changes
 
 
-def _explained(log: Path) -> HugePagesResult:
-    from pgsweep.memory.hugepages.inspect import explain_log, read_log
+def _explained(log: Path, page_bytes: int | None) -> HugePagesResult:
+    from pgsweep.memory.hugepages.log import explain_log, read_log, requested_bytes
     from pgsweep.regular import open_at_once
 
     try:
         with open_at_once(log) as file:
-            result = explain_log(read_log(file))
+            text = read_log(file)
+            result = explain_log(text, page_bytes)
     except OSError as error:
         raise PgsweepError(f"cannot read `{log}`: {error.strerror}") from error
+    size = requested_bytes(text)
+    if result is None and size is not None:
+        raise PgsweepError(
+            f"`{log}` does not say that huge pages were missing",
+            cause=f"the server requested {format_count(size)} bytes, which are no whole number of huge "
+            "pages: "
+            "ordinary memory was missing",
+            hint="lower shared_buffers, or see vm.overcommit_memory: pgsweep memory kernel",
+        )
     if result is None:
         raise PgsweepError(
             f"`{log}` does not say that huge pages were missing",

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pgsweep.host.cgroup import reads_are_limited
 from pgsweep.host.disk_depth import DEPTHS, MOST_READS, SLOWER, disk_latencies
+from pgsweep.host.limits import reads_are_limited
 from pgsweep.records.prediction import DiskLatency
 from pgsweep.units import format_plain
 

@@ -21,6 +21,7 @@ from pgsweep.evidence.checks import MOST_TEXT_BYTES, trouble_in, trouble_in_coun
 from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.gathered_file import GatheredFile, GatheredSection, Row, columns_of
 from pgsweep.evidence.observe import CounterTable, relation_columns
+from pgsweep.evidence.place import place_text
 from pgsweep.evidence.sampling import MODULUS
 from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS
@@ -29,6 +30,8 @@ from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot, assembled
 from pgsweep.pg.catalog import Relation, Server, relation_of
 from pgsweep.pg.counters import Counter, of_databases, of_writers
+from pgsweep.pg.place import place_at
+from pgsweep.pg.provider import PROVIDERS
 from pgsweep.pg.shapes import OID_MAX
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
@@ -374,6 +377,9 @@ def _server(file: GatheredFile, head: GatheredSection) -> tuple[EvidenceMeta, Se
         place=f"{address or 'the local socket'}, port {port}",
     )
     identifiers = [one.cells.get("system_identifier", "") for one in by_tag.get("cluster", [])]
+    services = [one.cells.get("provider", "") for one in by_tag.get("provider", [])]
+    provider = PROVIDERS.get(services[0]) if len(services) == 1 else None
+    hosted = {} if provider is None else {"place": place_text(place_at(provider))}
     drawn, seed = file.whole_number(row, "drawn", MODULUS), file.whole_number(row, "seed", 2**53)
     if server.shared_buffers_blocks < 16:
         raise file.damaged(row, "no pool is that small")
@@ -388,7 +394,7 @@ def _server(file: GatheredFile, head: GatheredSection) -> tuple[EvidenceMeta, Se
         settings=settings,
         database=server.database,
         database_oid=server.database_oid,
-        host={"server": server.place, "gathered_by": "psql"},
+        host={"server": server.place, "gathered_by": "psql", **hosted},
         sampling={
             "seed": float(seed),
             **({"snapshots": drawn / MODULUS, "block_seed": float(seed)} if drawn else {}),

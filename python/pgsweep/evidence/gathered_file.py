@@ -44,7 +44,7 @@ _MOST_FIRST_BYTES: Final = 80
 _GZIP: Final = b"\x1f\x8b"
 _MOST_TEXT_DIGITS: Final = 2 * 4096
 _KEPT: Final = frozenset(
-    {"server", "cluster", "setting", "database", "relation", "size", "mark", "plan", "buffers"}
+    {"server", "cluster", "provider", "setting", "database", "relation", "size", "mark", "plan", "buffers"}
     | {"count_database", "count_bgwriter", "count_relation", "count_io"}
 )
 _IGNORED: Final = frozenset({"waited", "settled", "none"})

@@ -19,10 +19,11 @@ from pgsweep._native import page_cache
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.disk_latency import latency_facts
 from pgsweep.evidence.processor_times import copy_facts, program
-from pgsweep.host.cgroup import read_bytes_of_group
 from pgsweep.host.datafiles import DataFiles, find_data_files
+from pgsweep.host.limits import read_bytes_of_group
 from pgsweep.host.page_cache_rules import rules_of_data
 from pgsweep.host.pages import PAGE_BYTES
+from pgsweep.host.place import look_at_memory
 from pgsweep.host.processor_time import (
     COLD_READS,
     cold_read_seconds,
@@ -43,6 +44,7 @@ TIMED_READS: Final = (
 """What `memory_facts` costs where it times reads."""
 
 _MOST_NEIGHBOURS: Final = 20
+_OF_ALL_MEMORY: Final = ("memory_bytes", "memory_from", "memory_other_bytes")
 _REFUSED: Final = (1, 13)
 """EPERM and EACCES."""
 
@@ -60,6 +62,10 @@ def memory_facts(
         depths: and reads that are in flight at once (`TIMED_DEPTHS` of disk_latency.py).
     """
     found: dict[str, str] = {}
+    limits = look_at_memory(postmaster_pid)
+    if limits.limited == "unknown":
+        # The host's memory is not the server's then: nothing is computed from it.
+        found["memory_unknown"] = limits.why or "its limit is not known"
     with suppress(OSError, ValueError):
         memory = read_server_memory(postmaster_pid)
         found |= {
@@ -74,6 +80,8 @@ def memory_facts(
             "huge_pages": "on" if memory.huge_pages else "off",
             **({} if memory.huge_pages_counted else {"huge_pages_counted": "off"}),
         }
+        if "memory_unknown" in found:
+            found = {name: value for name, value in found.items() if name not in _OF_ALL_MEMORY}
         others = neighbours(postmaster_pid)[:_MOST_NEIGHBOURS]
         if others:
             found["other_servers"] = msgspec.json.encode(others).decode()

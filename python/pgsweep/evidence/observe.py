@@ -15,6 +15,7 @@ import numpy as np
 
 from pgsweep._native import __version__
 from pgsweep.evidence.host_memory import memory_counters, memory_facts
+from pgsweep.evidence.place import place_text
 from pgsweep.evidence.schema import TABLES, EvidenceMeta, is_identifier
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.host.machine import boot_clock
@@ -22,6 +23,7 @@ from pgsweep.pg.catalog import Relation, Server, read_cluster
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.pg.failures import SessionLost, first_line
+from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
 from pgsweep.progress import Progress
 from pgsweep.versions import beyond_tested
@@ -69,7 +71,7 @@ def first_meta(
         host: more of it.
         sampling: what is kept of each snapshot.
     """
-    here = {"server": server.place}
+    here = {"server": server.place, "place": place_text(read_place(connection, postmaster_pid))}
     if postmaster_pid is not None:
         here |= {
             "kernel": platform.release(),

@@ -46,6 +46,10 @@ _SESSION: Final[_Steps] = (
     ("STARTUP", "with the connection", 140000),
     ("FIRST", "first of all", 140000),
 )
+_PLACE: Final[_Steps] = (
+    ("provider", _ONCE, 140000),
+    ("setting_sources", "once, before the observation ($1: none)", 140000),
+)
 _CATALOG: Final[_Steps] = (
     ("databases", _ONCE, 140000),
     ("relations", "once before and once after the observation", 140000),
@@ -68,6 +72,7 @@ _SNAPSHOTS: Final[_Steps] = (
     ("settings", _ONCE, 140000),
     ("MEMORY", _ONCE, 140000),
     ("postmaster", _ONCE, 140000),
+    *_PLACE,
     *_CATALOG,
     _TEMPORARY,
     (
@@ -83,6 +88,7 @@ _ON_HOST: Final[_Steps] = (
     ("server", _ONCE, 140000),
     ("settings", _ONCE, 140000),
     ("postmaster", _ONCE, 140000),
+    *_PLACE,
     *_CATALOG,
 )
 _TRACE: Final[_Steps] = (
@@ -263,7 +269,8 @@ def _host_memory(pid: int) -> tuple[str, str, str]:
     return (
         "host memory",
         _ONCE,
-        f"open(/proc/{pid}/status), its children, /proc/meminfo, the memory cgroup's memory.stat; "
+        f"open(/proc/{pid}/status), cgroup, mountinfo, environ and limits, its children, /proc/meminfo, the "
+        "limits and memory.stat of the memory cgroups above it, and the beginning of its postgresql.conf; "
         "the same of other servers of this host, and their postmaster.pid",
     )
 

@@ -13,12 +13,14 @@ from functools import cached_property
 from typing import Final
 
 from pgsweep._native import check_tracing, page_cache, peek_relations
-from pgsweep.host.cgroup import MemoryLimit, limit_of
-from pgsweep.host.hugepages import HugePages, read_huge_pages, shared_memory
+from pgsweep.host.hugepages import Pool, read_pools, shared_memory
+from pgsweep.host.limits import HugeLimits, huge_page_limits
 from pgsweep.host.machine import describe_machine, memory_bytes
+from pgsweep.host.place import look
 from pgsweep.host.postmaster import Search, listening_sockets, place_of, postmasters, user_name, user_of
 from pgsweep.host.yama import why_not_the_same_user
 from pgsweep.records.doctor import Ability, DoctorHost
+from pgsweep.records.place import Place
 from pgsweep.units import format_bytes, format_count
 
 READ_THE_POOL: Final = (
@@ -82,6 +84,7 @@ class Seen:
         huge_pages: the setting of that name.
         huge_pages_status: the setting of that name (17 and later).
         huge_pages_needed: to hold its shared memory; None if the server does not report it (14).
+        shared_memory_type: the setting of that name.
         hosted: its host is a provider's, so nothing can be set or run there.
     """
 
@@ -95,6 +98,7 @@ class Seen:
     huge_pages_status: str | None
     huge_pages_needed: int | None
     hosted: bool = False
+    shared_memory_type: str = "mmap"
 
 
 class HostChecks:
@@ -120,26 +124,27 @@ class HostChecks:
         return self._search.pid
 
     @cached_property
-    def _limit(self) -> MemoryLimit | None:
-        return None if self._process is None else limit_of(self._process)
+    def place(self) -> Place:
+        """Where the server runs, as this host shows it."""
+        return look(self._process)
 
     @cached_property
-    def _huge(self) -> HugePages | None:
-        return read_huge_pages()
+    def _huge(self) -> Pool | None:
+        return next((pool for pool in read_pools() if pool.is_default), None)
 
     def facts(self) -> DoctorHost:
         """Return what this machine is."""
-        huge, limit = self._huge, self._limit
+        huge, memory = self._huge, self.place.memory
         return DoctorHost(
             user=self._user,
             machine=describe_machine(),
             memory_bytes=memory_bytes(),
             huge_pages_total=huge.total if huge else None,
-            huge_pages_free=huge.free if huge else None,
+            huge_pages_free=huge.available if huge else None,
             huge_page_bytes=huge.size_bytes if huge else None,
             postmaster_pid=self._search.pid,
-            memory_limit_bytes=limit.limit_bytes if limit else None,
-            memory_limit_used_bytes=limit.usage_bytes if limit else None,
+            memory_limit_bytes=memory.limit_bytes,
+            memory_limit_used_bytes=memory.used_bytes,
         )
 
     def abilities(self) -> list[Ability]:
@@ -261,57 +266,80 @@ class HostChecks:
         return _ability("trace", True, why, None, needed_for)
 
     def _huge_pages(self) -> Ability:
-        pool = self._huge
+        name, pool, seen = "huge_pages", self._huge, self._seen
         kernel = (
             "this kernel has no huge pages"
             if pool is None
-            else f"the kernel has {format_count(pool.total)} of {format_bytes(pool.size_bytes)} set aside, "
-            f"{format_count(pool.free)} free"
+            else f"the kernel has {format_count(pool.persistent)} of {format_bytes(pool.size_bytes)} "
+            "set aside, "
+            f"{format_count(pool.available)} free"
         )
-        if self._seen is None:
-            return _ability("huge_pages", None, kernel, None, [])
-        seen = self._seen
-        here = self._search.pid is not None
-        memory = shared_memory(self._search.pid) if self._search.pid is not None else None
-        used = seen.huge_pages_status == "on" or (memory is not None and memory.huge)
+        if seen is None:
+            return _ability(name, None, kernel, None, [])
+        pid = self._search.pid
+        memory = None if pid is None else shared_memory(pid)
         needed = seen.huge_pages_needed
         if needed is None and memory is not None and pool is not None:
             needed = -(-memory.size_bytes // pool.size_bytes)
-        if used:
-            return _ability("huge_pages", True, "the server's shared memory lies in huge pages", None, [])
+        if seen.huge_pages_status == "on" or (memory is not None and memory.huge):
+            return _ability(name, True, "the server's shared memory lies in huge pages", None, [])
+        if seen.shared_memory_type != "mmap":
+            why = f"shared_memory_type is {seen.shared_memory_type}, and huge pages are taken for mmap only"
+            return _ability(name, False, why, None, [])
         if seen.huge_pages_status is None and memory is None:
             why = (
                 "a server before version 17 does not report whether it uses huge pages, and its process "
                 "cannot be seen"
             )
-            return _ability("huge_pages", None, why, None, [])
+            return _ability(name, None, why, None, [])
         why = f"huge_pages is {seen.huge_pages}, and the shared memory lies in ordinary pages"
         if needed is None or needed < 0:
-            return _ability("huge_pages", False, why, None, [])
+            return _ability(name, False, why, None, [])
         why += f"; {format_count(needed)} huge pages would hold it"
-        if here:
-            why += f", {kernel}"
-        wanted = needed + (pool.total - pool.free if here and pool is not None else 0)
-        if here and pool is not None and pool.free >= needed:
-            return _ability("huge_pages", False, f"{why}: restart the server with huge_pages = on", None, [])
-        if seen.hosted:
+        if pid is None or pool is None:
+            return self._huge_pages_elsewhere(why, needed)
+        why += f", {kernel}"
+        limits = huge_page_limits(pid, pool.size_bytes)
+        if refused := _limited(limits, needed * pool.size_bytes):
+            return _ability(name, False, f"{why}; {refused}", None, [])
+        if pool.available >= needed:
+            return _ability(name, False, f"{why}: restart the server with huge_pages = on", None, [])
+        why += ": set them aside on this host, then restart the server"
+        return _ability(name, False, why, f"sudo sysctl -w vm.nr_hugepages={pool.target(needed)}", [])
+
+    def _huge_pages_elsewhere(self, why: str, needed: int) -> Ability:
+        if self._seen is not None and self._seen.hosted:
             return _ability("huge_pages", False, f"{why}; its host is the provider's", None, [])
-        why += f": set them aside on {'this' if here else 'its'} host, then restart the server"
-        return _ability("huge_pages", False, why, f"sudo sysctl -w vm.nr_hugepages={wanted}", [])
+        why += ": set them aside on its host, then restart the server"
+        return _ability("huge_pages", False, why, f"sudo sysctl -w vm.nr_hugepages={needed}", [])
 
     def _memory_limit(self) -> Ability:
         if self._seen is None or self._process is None:
             return self._without_process("cgroup", [])
-        limit = self._limit
-        if limit is None:
-            why = "the memory cgroup of the server cannot be seen from here"
-            return _ability("cgroup", False, why, None, [])
-        if limit.limit_bytes is None:
-            return _ability("cgroup", True, "no memory cgroup limits the server", None, [])
-        why = f"the server's memory cgroup is limited to {format_bytes(limit.limit_bytes)}"
-        if limit.usage_bytes is not None:
-            why += f", of which {format_bytes(limit.usage_bytes)} are used, page cache included"
-        return _ability("cgroup", True, why, None, [])
+        memory = self.place.memory
+        if memory.limited == "unknown":
+            why = f"whether a memory cgroup limits the server is not known: {memory.why}"
+            return _ability("cgroup", None, why, None, [])
+        if memory.limit_bytes is None and memory.high_bytes is None:
+            why = "no memory cgroup limits the server"
+            if memory.from_lxcfs and memory.host_bytes is not None:
+                why = f"lxcfs says that the server may use {format_bytes(memory.host_bytes)}"
+            return _ability("cgroup", True, why, None, [])
+        parts = []
+        if memory.limit_bytes is not None:
+            why = f"the server's memory cgroup is limited to {format_bytes(memory.limit_bytes)}"
+            if memory.used_bytes is not None:
+                why += f", of which {format_bytes(memory.used_bytes)} are used, page cache included"
+            if memory.available_bytes is not None:
+                why += f"; {format_bytes(memory.available_bytes)} of it are left or can be given back"
+            parts.append(why)
+        if memory.high_bytes is not None:
+            parts.append(
+                f"above {format_bytes(memory.high_bytes)} (memory.high) its processes are slowed down"
+            )
+        if memory.why is not None:
+            parts.append(f"there may be a lower limit: {memory.why}")
+        return _ability("cgroup", True, "; ".join(parts), None, [])
 
     def _without_process(self, name: str, needed_for: list[str]) -> Ability:
         """Return the ability of a server whose process was not found."""
@@ -329,6 +357,18 @@ class HostChecks:
     @property
     def _as_root(self) -> str:
         return f"sudo {self._again}"
+
+
+def _limited(limits: HugeLimits, needed_bytes: int) -> str | None:
+    """Return which limit of a hugetlb cgroup the server's shared memory would exceed; None for none."""
+    for limit in (limits.reserved, limits.touched):
+        if limit is not None and limit.room_bytes(0) < needed_bytes:
+            return (
+                f"{limit.file} allows {format_bytes(limit.limit_bytes)}, "
+                f"{format_bytes(limit.used_bytes)} of it "
+                "used: raise that first; with huge_pages = on the server would not start, or be killed"
+            )
+    return None
 
 
 def _running() -> str:

@@ -79,8 +79,21 @@ class Pool:
 
     @property
     def persistent(self) -> int:
-        """Return what nr_hugepages says."""
+        """Return how many pages are set aside: those that stay when no program uses them.
+
+        What nr_hugepages shows has surplus pages too; what is written to it is this.
+        """
         return self.total - self.surplus
+
+    def target(self, needed: int, own: int = 0) -> int:
+        """Return how many must be set aside for a server that starts once it has given back its own pages.
+
+        Args:
+            needed: by the server.
+            own: that it has now.
+        """
+        back = max(0, own - self.surplus)  # surplus pages go with the server
+        return self.persistent + max(0, needed - self.available - back)
 
 
 _READINGS = 10
@@ -170,10 +183,12 @@ def read_huge_pages(proc: Path = Path("/proc")) -> HugePages | None:
 
 
 def shared_memory(pid: int, proc: Path = Path("/proc")) -> SharedMemory | None:
-    """Return the main shared memory of a postmaster: its largest shared anonymous mapping.
+    """Return the main shared memory of a postmaster: its largest shared mapping that is no file.
 
     The kernel names such a mapping `/anon_hugepage` when it was made with MAP_HUGETLB, else `/dev/zero`
-    (fs/hugetlbfs/inode.c, `hugetlb_file_setup`; mm/shmem.c, `shmem_zero_setup`).
+    (fs/hugetlbfs/inode.c, `hugetlb_file_setup`; mm/shmem.c, `shmem_zero_setup`). With shared_memory_type =
+    sysv it is a segment of System V, `/SYSV` and its key (ipc/shm.c, `newseg`), never in huge pages; with
+    mmap there is a small one besides, which is not the largest.
 
     Args:
         pid: the postmaster.
@@ -188,7 +203,9 @@ def shared_memory(pid: int, proc: Path = Path("/proc")) -> SharedMemory | None:
         # "start-end perms offset device inode path"
         addresses, permissions, _, _, _, *path = line.split(maxsplit=5)
         name = path[0].removesuffix(" (deleted)") if path else ""
-        if permissions.endswith("s") and name in {"/anon_hugepage", "/dev/zero"}:
+        if permissions.endswith("s") and (
+            name in {"/anon_hugepage", "/dev/zero"} or name.startswith("/SYSV")
+        ):
             start, end = (int(text, 16) for text in addresses.split("-"))
             found.append(SharedMemory(end - start, name == "/anon_hugepage", start))
     return max(found, key=lambda mapping: mapping.size_bytes, default=None)

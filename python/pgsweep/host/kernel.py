@@ -7,7 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgsweep.host.place import look
 from pgsweep.host.procfile import PROC, HostMemory, read_host_memory
+from pgsweep.records.place import Place
 
 SYS = Path("/sys")
 
@@ -38,6 +40,7 @@ class KernelFacts:
         postmaster_oom_score_adj: of the server's first process; None where there is none here.
         child_oom_score_adj: of its children, the lowest.
         data_device: None where there is no server here, or its files lie on no block device.
+        place: where the server runs, or we where there is none here.
     """
 
     memory: HostMemory
@@ -48,6 +51,12 @@ class KernelFacts:
     postmaster_oom_score_adj: int | None = None
     child_oom_score_adj: int | None = None
     data_device: BlockDevice | None = None
+    place: Place | None = None
+
+    @property
+    def contained(self) -> bool:
+        """Whether the kernel is that of other containers too."""
+        return self.place is not None and self.place.contained
 
 
 SYSCTLS = (
@@ -91,6 +100,7 @@ def read_kernel(
         postmaster_pid=postmaster_pid,
         postmaster_oom_score_adj=None if postmaster_pid is None else _score(postmaster_pid, proc),
         child_oom_score_adj=min(scores, default=None),
+        place=look(os.getpid() if postmaster_pid is None else postmaster_pid, proc),
         data_device=None if postmaster_pid is None else _data_device(proc / str(postmaster_pid) / "cwd", sys),
     )
 

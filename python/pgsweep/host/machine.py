@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import time
+from contextlib import suppress
 from pathlib import Path
 
+from pgsweep.host.procfile import read_host_memory
 from pgsweep.units import format_bytes
 
 
 def memory_bytes() -> int:
-    """Return the machine's memory, as the kernel says it."""
+    """Return the machine's memory; inside of LXC what the container has, where lxcfs says it."""
+    with suppress(OSError):
+        if total := read_host_memory().total:
+            return total
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

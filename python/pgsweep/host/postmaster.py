@@ -117,9 +117,9 @@ def executable_of(pid: int) -> Path | None:
         return None
 
 
-def pid_namespaces(pid: int) -> int:
+def pid_namespaces(pid: int, proc: Path = _PROC) -> int:
     """Return in how many PID namespaces a process has a number: more than one in a container."""
-    return len(_status(pid).get("NSpid", "0").split())
+    return len(_status(pid, proc).get("NSpid", "0").split())
 
 
 def user_of(pid: int) -> str | None:

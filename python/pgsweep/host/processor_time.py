@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from pgsweep.host.cgroup import processors_allowed
+from pgsweep.host.limits import processors_allowed
 from pgsweep.host.procfile import PROC, read_kernel_text
 from pgsweep.host.procmem import read_family
 

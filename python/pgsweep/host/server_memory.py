@@ -8,7 +8,7 @@ mm/page_alloc.c, `__setup_per_zone_wmarks`).
 What a process reads from disk is in /proc/PID/io (its user or root may read it). A process that ends adds it
 to its parent (kernel/exit.c, `wait_task_zombie`), so the sum over the postmaster and its children never
 falls. The server's cgroup counts the same for all programs in it, and anybody may read that
-(pgsweep.host.cgroup, `read_bytes_of_group`).
+(pgsweep.host.limits, `read_bytes_of_group`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgsweep.host.cgroup import counts_huge_pages, is_in_group, page_cache_room
 from pgsweep.host.hugepages import shared_memory
+from pgsweep.host.limits import counts_huge_pages, is_in_group, page_cache_room
 from pgsweep.host.postmaster import data_directory_of, port_of, postmasters
 from pgsweep.host.procfile import PROC, read_host_memory
 from pgsweep.host.procmem import (

@@ -22,7 +22,6 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import ClusterError, MissingAbility
-from pgsweep.host.cgroup import MemoryCgroup, limit_of
 from pgsweep.host.hugepages import read_huge_pages
 from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.pagetables import own_tables, page_tables_of
@@ -30,12 +29,13 @@ from pgsweep.host.postmaster import user_of
 from pgsweep.host.procfile import PROC
 from pgsweep.host.yama import who_may
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.memory.processes import CLIENT, LocalServer, look
+from pgsweep.memory.processes import CLIENT, MEMORY_LIMIT, LocalServer, look
 from pgsweep.pg.connect import connect, same_server
 from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
 from pgsweep.pg.refusals import explained
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.cache import Missing
+from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
@@ -43,7 +43,7 @@ SCARCE_RATIO: Final = 0.1
 """With less than this share of the memory left for cached files the verdict is `tight`."""
 
 _BACKEND_BYTES_PER_BUFFER = 64 + 52
-_BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
+BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
 """A buffer with its descriptor, its entries in the lookup table and in the checkpointer's arrays."""
 
 _SAMPLE = 8
@@ -86,6 +86,7 @@ def budget(
     work_mem_bytes: int | None = None,
     shared_buffers_bytes: int | None = None,
     shared_per_connection_bytes: float | None = None,
+    ram_bytes: int | None = None,
 ) -> BudgetResult:
     """Return the budget of a server.
 
@@ -97,10 +98,11 @@ def budget(
         shared_buffers_bytes: for this shared_buffers; the setting by default.
         shared_per_connection_bytes: by how much the shared memory grows with each connection allowed; a
             server of the same release is asked by default, which takes some seconds.
+        ram_bytes: for this much memory; what the server may use by default.
 
     Raises:
         ConnectionFailed: the server has gone.
-        MissingAbility: private memory may not be read.
+        MissingAbility: private memory may not be read, or how much memory there is is not known.
     """
     with explained():
         settings = read_memory_settings(local.connection)
@@ -108,7 +110,7 @@ def budget(
         settings = dataclasses.replace(settings, work_mem=work_mem_bytes)
     grown = 0
     if shared_buffers_bytes is not None:
-        grown = round((shared_buffers_bytes - settings.shared_buffers) * _BUFFER_OVERHEAD)
+        grown = round((shared_buffers_bytes - settings.shared_buffers) * BUFFER_OVERHEAD)
         settings = dataclasses.replace(settings, shared_buffers=shared_buffers_bytes)
     seen = _seen(local)
     if seen.totals.private_bytes is None or seen.totals.real_bytes is None:
@@ -117,10 +119,18 @@ def budget(
             cause=seen.missing[0].why if seen.missing else None,
             hint=who_may("pgsweep memory budget ...", user=user_of(local.postmaster_pid)),
         )
+    if ram_bytes is not None:
+        seen = _with_memory(seen, ram_bytes)
+    elif seen.place is not None and seen.place.memory.limited == "unknown":
+        raise MissingAbility(
+            "how much memory the server may use is not known, so there is no budget",
+            cause=seen.place.memory.why,
+            hint="run it on the host, outside of containers, or name the memory: --ram 4GB",
+        )
     connections = max_connections or settings.max_connections
-    slope = shared_per_connection_bytes
+    slope, asked = shared_per_connection_bytes, None
     if slope is None:
-        slope = _shared_per_connection(local, seen, settings, connections)
+        slope, asked = _shared_per_connection(local, seen, settings, connections)
     result = estimate_budget(
         seen,
         settings,
@@ -128,10 +138,11 @@ def budget(
         connections=connections,
         plan_nodes=plan_nodes,
         own_tables_bytes=measure_own_tables(connections_of(seen)),
-        cgroup_page_cache_bytes=_cgroup_page_cache(local.postmaster_pid),
         shared_per_connection_bytes=slope or 0.0,
         shared_growth_bytes=grown,
     )
+    if asked is not None:
+        result = _with_huge_pages(result, asked)
     if slope is not None:
         return result
     unknown = Missing(
@@ -139,6 +150,20 @@ def budget(
         why="no PostgreSQL of the server's version could be asked here; it is taken to be as now",
     )
     return msgspec.structs.replace(result, missing=[*result.missing, unknown])
+
+
+def _with_memory(seen: MemoryResult, ram_bytes: int) -> MemoryResult:
+    """Return the processes as they would be with another amount of memory, which they have for themselves."""
+    host = msgspec.structs.replace(
+        seen.host,
+        memory_bytes=ram_bytes,
+        available_bytes=max(0, ram_bytes - (seen.totals.real_bytes or 0)),
+        limit_bytes=None,
+        limit_used_bytes=None,
+        limit_taken_bytes=None,
+    )
+    missing = [one for one in seen.missing if one.what != MEMORY_LIMIT]
+    return msgspec.structs.replace(seen, host=host, missing=missing)
 
 
 def _seen(local: LocalServer) -> MemoryResult:
@@ -161,11 +186,12 @@ _MOST_CONNECTIONS = 2**18 - 1
 
 def _shared_per_connection(
     local: LocalServer, seen: MemoryResult, settings: MemorySettings, connections: int
-) -> float | None:
+) -> tuple[float | None, HugePagesResult | None]:
     """Return by how much the shared memory grows with each connection that max_connections allows.
 
     A server of the same release is asked, as `pgsweep hugepages --max-connections` does. None where there is
-    none, or it cannot be made; that is an error only where the answer decides.
+    none, or it cannot be made; that is an error only where the answer decides. What it says of huge pages is
+    returned too, where it was asked about these connections.
 
     Raises:
         ClusterError: a server does not take this max_connections.
@@ -176,31 +202,48 @@ def _shared_per_connection(
     try:
         # Not the size of the mapping, which is rounded up to whole huge pages.
         now = examine(conninfo).shared_memory_bytes or seen.totals.shared_memory_size_bytes
-        asked = examine(conninfo, settings={"max_connections": str(other)}).shared_memory_bytes
+        found = examine(conninfo, settings={"max_connections": str(other)})
     except ClusterError:
         if connections != settings.max_connections:
             raise
-        return None
+        return None, None
+    asked = found.shared_memory_bytes
     if now is None or asked is None or other == settings.max_connections:
-        return None
-    return max(0.0, (asked - now) / (other - settings.max_connections))
+        return None, None
+    slope = max(0.0, (asked - now) / (other - settings.max_connections))
+    return slope, found if other == connections else None
+
+
+def _with_huge_pages(result: BudgetResult, asked: HugePagesResult) -> BudgetResult:
+    """Return the budget with the huge pages that are missing for its connections, where it takes some."""
+    pool = next((p for p in asked.pools if p.page_size_bytes == asked.huge_page_size_bytes), None)
+    if pool is None or asked.target is None or asked.huge_pages == "off":
+        return result
+    if asked.huge_pages == "try" and not asked.own_pages:
+        return result
+    more = max(0, asked.target - (pool.total - pool.surplus))
+    size, connections = format_bytes(asked.huge_page_size_bytes), format_count(result.max_connections)
+    ends = "the server does not start" if asked.huge_pages == "on" else "the server takes ordinary pages"
+    reasons = []
+    if more:
+        reasons.append(
+            f"{format_count(more)} more huge pages of {size} are needed for {connections} connections, "
+            f"{format_count(asked.huge_pages_needed or 0)} in all: without them {ends} (huge_pages is "
+            f"{asked.huge_pages}); set them aside before the restart: pgsweep hugepages --max-connections "
+            f"{result.max_connections}"
+        )
+    if asked.limit_binds:
+        reasons.append(
+            f"{asked.binding_limit} allows {format_count(asked.allowed_pages or 0)} huge pages of {size}, "
+            f"{format_count(asked.huge_pages_needed or 0)} are needed for {connections} connections"
+        )
+    return msgspec.structs.replace(result, reasons=[*reasons, *result.reasons], missing_huge_pages=more)
 
 
 def connections_of(seen: MemoryResult) -> list[MemoryProcess]:
     """Return the client backends without our own; our own where there is no other."""
     clients = [p for p in seen.processes if p.kind == CLIENT and not p.own]
     return clients or [p for p in seen.processes if p.own]
-
-
-def _cgroup_page_cache(pid: int) -> int:
-    limit = limit_of(pid)
-    if limit is None or limit.limit_bytes is None:
-        return 0
-    version = 1 if (limit.path / "memory.limit_in_bytes").exists() else 2
-    try:
-        return MemoryCgroup(limit.path, version).page_cache_bytes()
-    except OSError:
-        return 0
 
 
 def estimate_budget(
@@ -211,7 +254,6 @@ def estimate_budget(
     connections: int,
     plan_nodes: int,
     own_tables_bytes: int,
-    cgroup_page_cache_bytes: int = 0,
     huge_page_bytes: int | None = None,
     shared_per_connection_bytes: float = 0.0,
     shared_growth_bytes: int = 0,
@@ -225,7 +267,6 @@ def estimate_budget(
         connections: how many connections the budget is for.
         plan_nodes: see `budget`.
         own_tables_bytes: see `measure_own_tables`.
-        cgroup_page_cache_bytes: page cache and shared memory counted to the cgroup that holds the limit.
         huge_page_bytes: size of the huge pages; the kernel's default by default.
         shared_per_connection_bytes: by how much the shared memory grows with each connection allowed.
         shared_growth_bytes: by how much it would grow with another shared_buffers, which `settings` has.
@@ -255,20 +296,25 @@ def estimate_budget(
     tables_others_full = len(others) * tables_full
     private_others = sum(p.private_bytes or 0 for p in others)
     node, vacuum = settings.largest_node, settings.vacuum(version_num)
-    elsewhere, capacity, limit = _elsewhere(seen, cgroup_page_cache_bytes)
+    counted = _counts_shared(seen)
+    elsewhere, capacity, limit = _elsewhere(seen, shared_now if counted else 0)
     own = [p for p in seen.processes if p.kind == CLIENT and (p.own or not seen.connections)]
     at = "" if seen.connections else " (a session that has just begun, as there is no client)"
     parts = [
         BudgetPart(
             name="shared memory",
-            now_bytes=shared_now,
-            low_bytes=size,
-            high_bytes=size,
+            now_bytes=shared_now if counted else 0,
+            low_bytes=size if counted else 0,
+            high_bytes=size if counted else 0,
             kind="measured" if size == size_now else "predicted",
             why=f"shared_buffers {format_bytes(settings.shared_buffers)} and "
             f"{format_bytes(size - settings.shared_buffers)} around it"
             + ("" if size == size_now else f", {format_bytes(size_now)} in all now")
-            + f"; {format_bytes(shared_now)} of it are there now",
+            + (
+                f"; {format_bytes(shared_now)} of it are there now"
+                if counted
+                else "; in huge pages, which the memory cgroup does not count"
+            ),
         ),
         BudgetPart(
             name="page tables",
@@ -324,6 +370,15 @@ def estimate_budget(
             why=f"{settings.autovacuum_workers} workers of {format_bytes(vacuum)}",
         ),
         BudgetPart(
+            name="maintenance",
+            now_bytes=0,
+            low_bytes=0,
+            high_bytes=settings.maintenance_work_mem,
+            kind="assumed",
+            why=f"one CREATE INDEX or the like of {format_bytes(settings.maintenance_work_mem)} "
+            "(maintenance_work_mem, which its parallel workers share)",
+        ),
+        BudgetPart(
             name="everything else",
             now_bytes=elsewhere,
             low_bytes=elsewhere,
@@ -368,17 +423,37 @@ def _fitting_work_mem(room_bytes: int, nodes: int, settings: MemorySettings) -> 
     return min(found, _LARGEST_WORK_MEM) if found >= _SMALLEST_WORK_MEM else None
 
 
-def _elsewhere(seen: MemoryResult, cgroup_page_cache_bytes: int) -> tuple[int, int, int | None]:
+def _counts_shared(seen: MemoryResult) -> bool:
+    """Return whether shared memory takes part of the memory that there is: not in a cgroup, in huge pages."""
+    host, place = seen.host, seen.place
+    limited = host.limit_bytes is not None and host.limit_bytes < host.memory_bytes
+    return not (seen.huge_pages and limited) or (place is not None and place.memory.counts_huge_pages)
+
+
+def _elsewhere(seen: MemoryResult, own_shared_bytes: int) -> tuple[int, int, int | None]:
     """Return what others use, the memory in all, and the cgroup's limit if that is the smaller one."""
     host, totals = seen.host, seen.totals
     limit = host.limit_bytes
     if limit is not None and limit < host.memory_bytes:
-        # Not page cache, not shared memory, not ours: the kernel's own, and other programs in the group.
-        used = (host.limit_used_bytes or 0) - cgroup_page_cache_bytes
-        return max(0, used - (totals.private_bytes or 0) - totals.page_tables_bytes), limit, limit
+        # The kernel's own, and other programs in the group and in those below it.
+        ours = own_shared_bytes + (totals.private_bytes or 0) + totals.page_tables_bytes
+        return max(0, (host.limit_taken_bytes or 0) - ours), limit, limit
     available = host.memory_bytes if host.available_bytes is None else host.available_bytes
     used = host.memory_bytes - available
     return max(0, used - (totals.real_bytes or 0)), host.memory_bytes, None
+
+
+def _slowed(seen: MemoryResult, more_bytes: int) -> str | None:
+    """Return what a memory.high does where so much more is taken: nothing is killed, but all have to wait."""
+    memory = None if seen.place is None else seen.place.memory
+    if memory is None or memory.high_bytes is None or memory.high_available_bytes is None:
+        return None
+    if more_bytes <= memory.high_available_bytes:
+        return None
+    return (
+        f"{format_bytes(memory.high_available_bytes)} are left below the memory.high of "
+        f"{format_bytes(memory.high_bytes)} of a memory cgroup: above it all its processes are slowed down"
+    )
 
 
 def _judged(
@@ -432,6 +507,9 @@ def _judged(
             f"{format_count(connections)} connections that take what the settings allow need "
             f"{format_bytes(high)} of {format_bytes(capacity)}"
         )
+    if (slowed := _slowed(seen, high - now)) is not None:
+        verdict = "tight" if verdict == "fits" else verdict
+        reasons.append(slowed)
     if seen.host.swap_bytes and low > capacity and limit is None:
         reasons.append(f"before that {format_bytes(seen.host.swap_bytes)} of swap are filled, which is slow")
     tables = next(part for part in parts if part.name == "page tables")
@@ -460,4 +538,5 @@ def _judged(
         fitting_connections=fitting,
         fitting_work_mem_bytes=work_mem,
         missing=seen.missing,
+        place=seen.place,
     )

@@ -8,6 +8,7 @@ was not measured.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.kernel import KernelFacts, read_kernel
 from pgsweep.host.machine import describe_machine
 from pgsweep.host.postmaster import postmasters
+from pgsweep.host.procfile import HostMemory
 from pgsweep.host.procmem import read_family
 from pgsweep.memory.processes import opened
 from pgsweep.records.cache import Missing
@@ -85,6 +87,7 @@ def _result(
         database=database,
         postmaster_pid=pid,
         settings=advise(facts),
+        place=facts.place,
         missing=missing,
     )
 
@@ -194,8 +197,13 @@ def _dirty(facts: KernelFacts) -> list[KernelSetting | None]:
 
 
 def _overcommit(facts: KernelFacts) -> list[KernelSetting | None]:
+    """Return the judgement on overcommit; nothing in a container, whose kernel promises memory to others too.
+
+    Beyond the commit limit every allocation fails, fork(2) too: a limit below what is promised already stops
+    the host. So it is compared with Committed_AS before anything is recommended.
+    """
     mode = facts.sysctls.get("vm.overcommit_memory")
-    if mode is None:
+    if mode is None or facts.contained:
         return []
     memory = facts.memory
     ratio = facts.sysctls.get("vm.overcommit_ratio", 50)
@@ -204,44 +212,80 @@ def _overcommit(facts: KernelFacts) -> list[KernelSetting | None]:
     base = max(1, memory.total - memory.huge_pages)
     limit = (kbytes * 1024 if kbytes else base * ratio // 100) + memory.swap_total
     strict = mode == 2
-    wanted = 80
-    tight = memory.committed is not None and limit < memory.committed * 1.25
-    small = not kbytes and ratio < wanted and memory.swap_total < base * (wanted - ratio) // 100
-    text = f"the commit limit would be {format_bytes(limit)} under vm.overcommit_memory = 2"
-    if strict:
-        text = f"the commit limit is {format_bytes(limit)}"
+    wanted = _commit_ratio(memory, base)
+    tight = memory.committed is not None and limit < memory.committed * _SPARE
+    small = not kbytes and ratio < _USUAL_RATIO and memory.swap_total < base * (_USUAL_RATIO - ratio) // 100
+    text = f"the commit limit {'is' if strict else 'would be'} {format_bytes(limit)}"
+    text += "" if strict else " under vm.overcommit_memory = 2"
     if memory.committed is not None:
         text += f", {format_bytes(memory.committed)} are committed now"
+    change = wanted is not None and (tight or small)
+    why = (
+        "the default, half of the memory, is too little for a host with little swap. Huge pages do not count"
+    )
+    if wanted is None:
+        why = (
+            "a limit that leaves a quarter more than that is beyond the memory: add swap, or take less memory"
+            if strict
+            else "as it would leave less than a quarter more than that, it is not recommended here"
+        )
     name = "vm.overcommit_kbytes" if kbytes else "vm.overcommit_ratio"
     return [
         KernelSetting(
             name=name,
             value=str(kbytes or ratio),
-            good=not (tight or small),
-            recommendation=f"vm.overcommit_ratio = {wanted}" if tight or small else None,
-            reason=f"{text}; the default, half of the memory, is too little for a host with little swap. "
-            "Huge pages do not count",
+            good=not (change or (strict and tight)),
+            recommendation=f"vm.overcommit_ratio = {wanted}" if change else None,
+            reason=f"{text}; {why}",
             source=_PG_OVERCOMMIT,
             certainty="experience",
-            command=f"sysctl -w vm.overcommit_ratio={wanted}" if tight or small else None,
+            command=f"sysctl -w vm.overcommit_ratio={wanted}" if change else None,
         ),
-        KernelSetting(
-            name="vm.overcommit_memory",
-            value=str(mode),
-            good=strict,
-            recommendation=None if strict else "2",
-            reason="with 2 an allocation beyond the commit limit fails, and with it a transaction; otherwise "
-            "the kernel grants more memory than it has and then kills a process, and if that is one of "
-            "PostgreSQL's, all sessions end and the server recovers. Only for hosts that run nothing but "
-            "PostgreSQL; set the ratio first",
-            source=_PG_OVERCOMMIT,
-            certainty="documented",
-            # The line is pasted without the reason that stands above it.
-            command=None
-            if strict
-            else "sysctl -w vm.overcommit_memory=2  # only where nothing but PostgreSQL runs",
-        ),
+        _overcommit_mode(mode, possible=wanted is not None),
     ]
+
+
+_SPARE: Final = 1.25
+"""By how much the commit limit should exceed what is committed, for what the server takes under load."""
+
+_USUAL_RATIO: Final = 80
+_LARGEST_RATIO: Final = 95
+
+
+def _commit_ratio(memory: HostMemory, base: int) -> int | None:
+    """Return the vm.overcommit_ratio to recommend; None where no possible one leaves room."""
+    if memory.committed is None:
+        return _USUAL_RATIO
+    least = math.ceil((memory.committed * _SPARE - memory.swap_total) * 100 / base)
+    return None if least > _LARGEST_RATIO else max(_USUAL_RATIO, least)
+
+
+def _overcommit_mode(mode: int, *, possible: bool) -> KernelSetting:
+    strict = mode == 2
+    reason = (
+        "with 2 an allocation beyond the commit limit fails, and with it a transaction; otherwise "
+        "the kernel grants more memory than it has and then kills a process, and if that is one of "
+        "PostgreSQL's, all sessions end and the server recovers. Only for hosts that run nothing but "
+        "PostgreSQL; set the ratio first"
+    )
+    if not strict and not possible:
+        reason = (
+            "with 2 an allocation beyond the commit limit fails; what is committed now is near that limit or "
+            "above it, so on this host every fork would fail, that of a new session too"
+        )
+    return KernelSetting(
+        name="vm.overcommit_memory",
+        value=str(mode),
+        good=strict or not possible,
+        recommendation=None if strict or not possible else "2",
+        reason=reason,
+        source=_PG_OVERCOMMIT,
+        certainty="documented",
+        # The line is pasted without the reason that stands above it.
+        command=None
+        if strict or not possible
+        else "sysctl -w vm.overcommit_memory=2  # only where nothing but PostgreSQL runs",
+    )
 
 
 def _swappiness(facts: KernelFacts) -> KernelSetting | None:
@@ -343,7 +387,7 @@ def _oom(facts: KernelFacts) -> KernelSetting | None:
         name="oom_score_adj of the postmaster",
         value=value,
         good=good,
-        recommendation=None if good else f"-1000, children 0; {systemd}",
+        recommendation=None if good else _oom_advice(facts, f"-1000, children 0; {systemd}"),
         reason=reason,
         source=_PG_OVERCOMMIT,
         certainty="documented",
@@ -351,6 +395,14 @@ def _oom(facts: KernelFacts) -> KernelSetting | None:
         # children would inherit the score, and nothing would be left to kill.
         command=None,
     )
+
+
+def _oom_advice(facts: KernelFacts, systemd: str) -> str:
+    """Return how the score is set: in a container by what starts it, since its root may not lower it."""
+    kind = None if facts.place is None else facts.place.kind
+    if kind == "pod":
+        return "requests = limits in all containers of the pod (QoS class Guaranteed): the kubelet sets -997"
+    return "docker run --oom-score-adj, or the same setting of its runtime" if facts.contained else systemd
 
 
 def _read_ahead(facts: KernelFacts) -> KernelSetting | None:

@@ -18,9 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import msgspec
+
 from pgsweep.errors import MissingAbility
-from pgsweep.host.cgroup import limit_of
 from pgsweep.host.hugepages import SharedMemory, shared_memory
+from pgsweep.host.place import look as look_around
+from pgsweep.host.place import look_at_memory
 from pgsweep.host.postmaster import find_postmaster, search, user_of
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
@@ -29,11 +32,14 @@ from pgsweep.pg.activity import Activity, read_activity
 from pgsweep.pg.catalog import Server, read_postmaster, read_server
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.grants import grant_to_session
+from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
+from pgsweep.records.place import Place
 
 CLIENT = "client backend"
+MEMORY_LIMIT = "whether a memory cgroup limits the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +48,21 @@ class LocalServer:
 
     Attributes:
         postmaster_pid: on this host.
+        place: where it runs, as it was when it was opened; None where that was not asked.
     """
 
     connection: Connection
     server: Server
     postmaster_pid: int
+    place: Place | None = None
+
+    def place_now(self) -> Place:
+        """Return where it runs, with its memory as it is now; who keeps its settings is not asked again."""
+        if self.place is None:
+            return look_around(self.postmaster_pid)
+        if self.place.kind == "elsewhere":
+            return self.place
+        return msgspec.structs.replace(self.place, memory=look_at_memory(self.postmaster_pid))
 
 
 @contextmanager
@@ -76,7 +92,9 @@ def opened(conninfo: str) -> Iterator[LocalServer]:
             if len(parents) != 1 or not (host == "" or host.startswith("/")):
                 raise
             pid = parents[0]
-        yield LocalServer(connection, server, pid)
+        with explained():
+            place = read_place(connection, pid)
+        yield LocalServer(connection, server, pid, place)
     finally:
         connection.close()
 
@@ -100,6 +118,7 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
     processes.sort(key=lambda p: (-(p.cost_bytes or 0), -p.page_tables_bytes, p.pid))
     segment = shared_memory(local.postmaster_pid)
     clients = [p for p in processes if p.kind == CLIENT and not p.own]
+    place = local.place_now()
     return MemoryResult(
         server_version=local.server.version,
         database=local.server.database,
@@ -110,10 +129,11 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
         connections=len(clients),
         cost=connection_cost(clients),
         totals=_totals(local.postmaster_pid, found, segment),
-        host=_host(local.postmaster_pid),
+        host=_host(place),
+        place=place,
         processes=processes if top is None else processes[:top],
         hidden=0 if top is None else max(0, len(processes) - top),
-        missing=_missing(processes, activity, local),
+        missing=_missing(processes, activity, local, place),
     )
 
 
@@ -246,23 +266,35 @@ def _shared(
     return (None, "") if segment is None else (segment.size_bytes, "size")
 
 
-def _host(postmaster_pid: int) -> MemoryHost:
-    host, limit = read_host_memory(), limit_of(postmaster_pid)
+def _host(place: Place) -> MemoryHost:
+    host, memory = read_host_memory(), place.memory
+    taken = None
+    if memory.limit_bytes is not None and memory.available_bytes is not None:
+        taken = memory.limit_bytes - memory.available_bytes
     return MemoryHost(
         memory_bytes=host.total,
         available_bytes=host.available,
         page_tables_bytes=host.page_tables,
         page_cache_bytes=host.page_cache,
-        limit_bytes=limit.limit_bytes if limit else None,
-        limit_used_bytes=limit.usage_bytes if limit else None,
+        limit_bytes=memory.limit_bytes,
+        limit_used_bytes=memory.used_bytes,
+        limit_taken_bytes=taken,
         swap_bytes=host.swap_total,
     )
 
 
 def _missing(
-    processes: Sequence[MemoryProcess], activity: dict[int, Activity], local: LocalServer
+    processes: Sequence[MemoryProcess], activity: dict[int, Activity], local: LocalServer, place: Place
 ) -> list[Missing]:
     missing = []
+    if place.memory.limited == "unknown":
+        missing.append(
+            Missing(
+                what=MEMORY_LIMIT,
+                why=place.memory.why or "",
+                enable="run pgsweep on the host, outside of containers",
+            )
+        )
     refused = [process for process in processes if process.private_bytes is None]
     if refused:
         missing.append(

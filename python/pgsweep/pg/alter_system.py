@@ -14,6 +14,10 @@ import psycopg
 from psycopg import sql
 
 from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.host.place import why_auto_conf_is_closed
+from pgsweep.host.postmaster import search
+from pgsweep.pg.catalog import read_postmaster
+from pgsweep.pg.manager import Source, find_manager, read_sources
 from pgsweep.pg.provider import Wanted, read_provider
 from pgsweep.pg.queries import load
 from pgsweep.units import parse_bytes
@@ -66,12 +70,70 @@ def check_allowed(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
             cause="ALTER SYSTEM, and seeing what it has set before, needs a superuser",
             hint="connect as one: -U postgres, or paste the lines of --format alter-system",
         )
+    pid = None if wanted is None else search(*read_postmaster(connection)).pid
+    sources = read_sources(connection, list(wanted or {}))
+    manager = None if wanted is None else find_manager(sources, pid)
+    if manager is not None and wanted:
+        raise MissingAbility(
+            f"{manager.name} keeps the settings of this server: what ALTER SYSTEM writes would be "
+            "overwritten, or "
+            "hold on this member alone",
+            cause=manager.because,
+            hint=f"set it {manager.settings(wanted)}",
+        )
     if not allowed:
+        lines = ", ".join(f"{name} = '{value}'" for name, value in (wanted or {}).items())
         raise MissingAbility(
             "ALTER SYSTEM is disabled on this server (allow_alter_system is off)",
             cause="its settings are managed from outside",
-            hint="put the lines of --format postgresql.conf where they are managed",
+            hint=f"set it where they are managed: {lines}"
+            if lines
+            else "put the lines of --format postgresql.conf where they are managed",
         )
+    if wanted:
+        _refuse_without_effect(sources, wanted)
+        _refuse_read_only(sources, pid)
+
+
+def _refuse_without_effect(sources: Mapping[str, Source], wanted: Mapping[str, str]) -> None:
+    """Refuse settings that are given on the command line, which goes before postgresql.auto.conf.
+
+    Raises:
+        MissingAbility: one is.
+    """
+    given = {n: v for n, v in wanted.items() if n in sources and sources[n].source == "command line"}
+    if not given:
+        return
+    others = {name: value for name, value in wanted.items() if name not in given}
+    line = " ".join(f"-c {name}={value}" for name, value in given.items())
+    rest = "; ".join(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in others.items())
+    are = "is" if len(given) == 1 else "are"
+    raise MissingAbility(
+        f"{', '.join(given)} {are} given on the command line of the server: ALTER SYSTEM would have no "
+        "effect",
+        cause="the command line goes before postgresql.auto.conf",
+        hint=f"change it where the server is started (command: of a container, ExecStart of a unit): {line}"
+        + (f"; what is not given there can be set: {rest}" if rest else ""),
+    )
+
+
+def _refuse_read_only(sources: Mapping[str, Source], pid: int | None) -> None:
+    """Refuse a server whose postgresql.auto.conf is seen to be read-only, or mounted.
+
+    It is replaced by a new file and was opened for writing before (file_utils.c, `durable_rename`), so each
+    makes ALTER SYSTEM fail.
+
+    Raises:
+        MissingAbility: it is.
+    """
+    folder = sources["data_directory"].value if "data_directory" in sources else None
+    if pid is None or (why := why_auto_conf_is_closed(pid, folder)) is None:
+        return
+    raise MissingAbility(
+        f"postgresql.auto.conf cannot be written: {why}",
+        cause="ALTER SYSTEM writes it; who closed it manages the settings in another way",
+        hint="put the lines of --format postgresql.conf where they are managed",
+    )
 
 
 def _for_provider(connection: psycopg.Connection[Any], wanted: Mapping[str, str]) -> dict[str, Wanted]:

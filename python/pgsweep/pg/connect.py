@@ -346,7 +346,7 @@ def same_server(connection: Connection) -> str:
     Where several hosts were named, or the environment decides, another connection may reach another one.
     """
     info = connection.info
-    parts = {**parse_conninfo(info.dsn), "host": info.host, "port": str(info.port)}
+    parts = {**_given(connection), "host": info.host, "port": str(info.port)}
     parts.pop("hostaddr", None)
     if info.hostaddr and not info.host.startswith("/"):
         parts["hostaddr"] = info.hostaddr
@@ -354,6 +354,20 @@ def same_server(connection: Connection) -> str:
         parts["password"] = info.password
     assert isinstance(connection, Session)
     return make_conninfo("", **{**parts, "options": connection.given_options})
+
+
+def _given(connection: Connection) -> dict[str, Any]:
+    """Return the parameters of a connection, but for the password."""
+    try:
+        return parse_conninfo(connection.info.dsn)
+    except RuntimeError:
+        # psycopg wants to know where the home folder is, and a user without an account has none.
+        of_libpq = connection.pgconn.info
+        return {
+            one.keyword.decode(): one.val.decode()
+            for one in of_libpq
+            if one.val and one.keyword not in {b"password", b"passfile"}
+        }
 
 
 def setting_statement(**settings: str) -> sql.Composed:

@@ -38,6 +38,7 @@ _SAME: Final = (
     "cluster",
     "databases",
     "extension_trust",
+    "provider",
     "relations",
     "server",
     "settings",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgsweep.errors import ClusterError
+from pgsweep.host.postmaster import user_name
 from pgsweep.pg.bindir import ServerBinaries
 
 _ACCOUNTS = ("postgres", "nobody")
@@ -67,8 +68,8 @@ def choose_server_user() -> ServerUser:
         ClusterError: we are root and there is no such account.
     """
     if os.getuid() != 0:
-        own = pwd.getpwuid(os.getuid())
-        return ServerUser(own.pw_name, own.pw_uid, own.pw_gid, changed=False)
+        # In a container a user may be a number without an account; initdb refuses it, and says so.
+        return ServerUser(user_name(os.getuid()), os.getuid(), os.getgid(), changed=False)
     for name in _ACCOUNTS:
         try:
             entry = pwd.getpwnam(name)

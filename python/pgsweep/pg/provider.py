@@ -44,6 +44,8 @@ class Provider:
         one: one setting of them; `{name}`, `{value}`, `{number}` and `{apply}` stand for it.
         extensions: where an extension that cannot be created yet is allowed; `{name}` stands for it.
         between: what stands between two settings.
+        page_cache: behind the buffer pool there is the page cache of Linux; where there is none, or it is not
+            known what there is, nothing is predicted of what misses cost.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Provider:
     one: str
     extensions: str
     between: str = " "
+    page_cache: bool = True
 
     def settings(self, wanted: Mapping[str, Wanted]) -> str:
         """Return where settings are changed, as one text for all of them."""
@@ -95,6 +98,7 @@ PROVIDERS: Final = {
         _PARAMETER,
         "{name} must stand in the parameter rds.allowed_extensions of the DB cluster parameter group, if "
         "that is set",
+        page_cache=False,
     ),
     "cloudsql": Provider(
         "Google Cloud SQL",
@@ -110,6 +114,7 @@ PROVIDERS: Final = {
         "{name}={number}",
         _OFFERED,
         between=",",
+        page_cache=False,
     ),
     "azure": Provider(
         "Azure Database for PostgreSQL",
@@ -131,8 +136,14 @@ PROVIDERS: Final = {
         "{name} = {value}",
         _OFFERED,
         between=", ",
+        page_cache=False,
     ),
 }
+
+
+def provider_named(name: str | None) -> Provider | None:
+    """Return a hosted service by its name."""
+    return next((one for one in PROVIDERS.values() if one.name == name), None)
 
 
 def read_provider(connection: psycopg.Connection[Any]) -> Provider | None:

@@ -156,16 +156,31 @@ def plain_message(error: psycopg.Error) -> str:
     return re.sub(r"^connection (failed|is bad): ", "", first_line(error)).replace("FATAL:  ", "")
 
 
+_OF_MONITOR = re.compile(r"pg_(?:stat|show|ls_|read|monitor|buffercache|shmem|file_settings|config)")
+"""What members of pg_monitor may read, and others may not."""
+
+
+def _lacking(text: str) -> MissingAbility:
+    """Return the error of a role that lacks a privilege: pg_monitor, or one that the message names."""
+    if _OF_MONITOR.search(text) or "permission denied for" not in text:
+        return MissingAbility(
+            text,
+            cause="the role may not see this",
+            hint="`pgsweep doctor` has the command that grants pg_monitor",
+        )
+    return MissingAbility(
+        text,
+        cause="the role has no privilege on it",
+        hint="have its owner or a superuser grant it to the role, or name another role: -U NAME",
+    )
+
+
 def translate(error: psycopg.Error) -> PgsweepError:
     """Return the error of ours that a failed statement means."""
     text = plain_message(error)
     match error:
         case sqlstates.InsufficientPrivilege():
-            return MissingAbility(
-                text,
-                cause="the role may not see this",
-                hint="`pgsweep doctor` has the command that grants pg_monitor",
-            )
+            return _lacking(text)
         case sqlstates.QueryCanceled():
             return PgsweepError(
                 text,

@@ -73,7 +73,14 @@ class RunFolder(NamedTuple):
 
 
 def _common_folder() -> Path:
-    base = Path(tempfile.gettempdir())
+    try:
+        base = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise ClusterError(
+            "there is no folder to make a private server in",
+            cause="neither TMPDIR nor /tmp, /var/tmp or the present folder can be written to by this user",
+            hint="name one: TMPDIR=/dev/shm pgsweep ...",
+        ) from error
     if len(str(base)) > _LONGEST_BASE:
         base = Path("/tmp")  # noqa: S108 - the only short place there always is; made 0711 and checked below
     return base.resolve() / f"pgsweep-{os.getuid()}"

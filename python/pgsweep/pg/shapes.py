@@ -172,6 +172,7 @@ _SHAPES: Final = {
     "server_host": "one: text?",
     "server_place": "one: bytes? text? bool bool",
     "session": "one: bytes bytes bytes? bool? bool bool count count names? text int? bool",
+    "setting_sources": "text bytes? text bytes? bool",
     "setting_units": "text text? bool",
     "settings": "text text?",
     "settle": "one: any",

@@ -8,11 +8,12 @@ import msgspec
 
 from pgsweep.records.cache import Missing
 from pgsweep.records.common import Provenance
+from pgsweep.records.place import Place
 from pgsweep.records.prediction import Observed, RelationCurve, Verdict
 
 Kind = Literal["measured", "predicted", "assumed"]
 Action = Literal["set", "leave", "unknown"]
-Where = Literal["server", "kernel", "command"]
+Where = Literal["server", "kernel", "cgroup", "command"]
 TakesEffect = Literal["restart", "reload", "at once", ""]
 
 
@@ -40,7 +41,8 @@ class AdvisedSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: as the server or the kernel names it; `warm-up` for what to do around a restart.
-        where: it is set in the `server` or in the `kernel`, or it is a `command` to run.
+        where: it is set in the `server`, in the `kernel` or for a `cgroup` (by a pod's resources), or it is a
+            `command` to run.
         today: its value now; null where that is not known.
         value: what it shall be; null unless `action` is `set`.
         action: `set`, `leave`, or `unknown` where nothing can be advised; `reason` says why.
@@ -146,6 +148,9 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
         relations: what each reads at each size; none where disk reads are not simulated.
         most_used_bytes: where nothing was evicted, the most of shared_buffers that held pages: the advice
             takes that for all that is used. Else null.
+        place: where the server runs; null in older results, and where the evidence does not say it.
+        set_elsewhere: where the server's settings are changed, if not by ALTER SYSTEM: the provider's or the
+            operator's own way, for these values. Else null.
     """
 
     schema: str = "pgsweep.advise/1"
@@ -170,4 +175,6 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
     applied: list[AppliedSetting] = []
     relations: list[RelationCurve] = []
     most_used_bytes: int | None = None
+    place: Place | None = None
+    set_elsewhere: str | None = None
     provenance: Provenance | None = None

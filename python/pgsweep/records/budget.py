@@ -6,6 +6,7 @@ import msgspec
 
 from pgsweep.records.cache import Missing
 from pgsweep.records.common import Provenance
+from pgsweep.records.place import Place
 
 
 class BudgetPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +48,9 @@ class BudgetResult(msgspec.Struct, frozen=True, kw_only=True):
         fitting_connections: the most for which the verdict is `fits`, with this work_mem.
         fitting_work_mem_bytes: the largest work_mem for which the verdict is `fits`, with max_connections;
             null where none is small enough, or where no sort or hash is assumed.
+        missing_huge_pages: how many more must be set aside for another max_connections; null where none was
+            asked for, or the server uses none.
+        place: where the server runs; null in older results.
         possible_connections: how many fit at the low end; with more, processes are killed.
         database: the session's; null in older results, and where there was no session.
     """
@@ -69,5 +73,7 @@ class BudgetResult(msgspec.Struct, frozen=True, kw_only=True):
     fitting_connections: int | None = None
     fitting_work_mem_bytes: int | None = None
     missing: list[Missing] = []
+    missing_huge_pages: int | None = None
+    place: Place | None = None
     database: str | None = None
     provenance: Provenance | None = None

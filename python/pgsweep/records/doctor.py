@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pgsweep.records.common import Provenance
+from pgsweep.records.place import Place
 
 
 class Ability(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +68,11 @@ class DoctorHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be done with a server from here, and how to enable the rest; it contains no password."""
+    """What can be done with a server from here, and how to enable the rest; it contains no password.
+
+    Attributes:
+        place: where the server runs, and who keeps its settings; null in older results.
+    """
 
     schema: str = "pgsweep.doctor/1"
     target: str
@@ -75,4 +80,5 @@ class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
     host: DoctorHost
     abilities: list[Ability]
     commands: list[Runnable] = []
+    place: Place | None = None
     provenance: Provenance | None = None

@@ -6,6 +6,7 @@ import msgspec
 
 from pgsweep.records.cache import Missing
 from pgsweep.records.common import Provenance
+from pgsweep.records.place import Place
 from pgsweep.records.prediction import PlanStep
 
 
@@ -105,7 +106,14 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
         steps: what to do, as commands and lines to paste.
         plan: what --apply would write; nothing of it was done.
         change: what --apply did.
-        huge_limit_bytes: what the server's hugetlb cgroup allows of these pages; null where it sets no limit.
+        huge_limit_bytes: what the server's hugetlb cgroups let it touch of these pages; null for no limit.
+        huge_reservation_limit_bytes: likewise what they let it reserve.
+        allowed_pages: how many of these pages a start can have under both limits of all its groups, when the
+            server has given back its own; null where there is no limit.
+        binding_limit: the file of the limit that allows least.
+        binding_limit_bytes: what it says.
+        shared_memory_type: the server's setting; with any other than mmap it has no huge pages.
+        place: where the server runs; null in older results.
     """
 
     schema: str = "pgsweep.hugepages/1"
@@ -130,5 +138,17 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[Missing] = []
     own_pages: int = 0
     huge_limit_bytes: int | None = None
+    huge_reservation_limit_bytes: int | None = None
+    allowed_pages: int | None = None
+    binding_limit: str | None = None
+    binding_limit_bytes: int | None = None
+    shared_memory_type: str = "mmap"
+    place: Place | None = None
     database: str | None = None
     provenance: Provenance | None = None
+
+    @property
+    def limit_binds(self) -> bool:
+        """Whether a hugetlb cgroup allows fewer pages than are needed: then none must be advised."""
+        allowed, needed = self.allowed_pages, self.huge_pages_needed
+        return allowed is not None and (allowed == 0 or (needed is not None and allowed < needed))

@@ -6,6 +6,7 @@ import msgspec
 
 from pgsweep.records.cache import Missing
 from pgsweep.records.common import Provenance
+from pgsweep.records.place import Place
 
 
 class KernelSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +37,7 @@ class KernelResult(msgspec.Struct, frozen=True, kw_only=True):
     """The kernel's settings that matter to a database host: read, not changed.
 
     Attributes:
+        place: where the server runs, or pgsweep where no server is seen; null in older results.
         database: the session's; null in older results, and where there was no session.
     """
 
@@ -46,5 +48,6 @@ class KernelResult(msgspec.Struct, frozen=True, kw_only=True):
     postmaster_pid: int | None
     settings: list[KernelSetting]
     missing: list[Missing] = []
+    place: Place | None = None
     database: str | None = None
     provenance: Provenance | None = None

@@ -6,6 +6,7 @@ import msgspec
 
 from pgsweep.records.cache import Missing
 from pgsweep.records.common import Provenance
+from pgsweep.records.place import Place
 
 
 class MemoryProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +86,13 @@ class MemoryTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryHost(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of the host, and the limit of the server's memory cgroup."""
+    """The memory of the host, and the limit of the server's memory cgroup that leaves least.
+
+    Attributes:
+        limit_bytes: null where there is none, or none can be seen: see `place` of the result.
+        limit_used_bytes: what its group holds, page cache included.
+        limit_taken_bytes: what of that the kernel cannot take back: all but page cache; shared memory counts.
+    """
 
     memory_bytes: int
     available_bytes: int | None
@@ -94,6 +101,7 @@ class MemoryHost(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int | None
     limit_used_bytes: int | None
     swap_bytes: int = 0
+    limit_taken_bytes: int | None = None
 
 
 class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +112,7 @@ class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
         hidden: how many were left out.
         connections: client backends, pgsweep's own not counted.
         cost: null where there are no other connections, or their memory may not be read.
+        place: where the server runs; null in older results.
     """
 
     schema: str = "pgsweep.memory/1"
@@ -120,6 +129,7 @@ class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[MemoryProcess]
     hidden: int = 0
     missing: list[Missing] = []
+    place: Place | None = None
     provenance: Provenance | None = None
 
     @property

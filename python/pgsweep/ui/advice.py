@@ -188,18 +188,40 @@ def _remarks(result: AdviceResult, width: int) -> str:
     source = SOURCES.get(result.source, result.source)
     lines = [f"It rests on {source}, {seconds(observed.seconds)} long ({result.evidence}):"]
     for remark in result.remarks:
-        lines += textwrap.wrap(remark, width, initial_indent="  - ", subsequent_indent="    ")
+        lines += textwrap.wrap(
+            remark,
+            width,
+            initial_indent="  - ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     return "\n".join(lines)
 
 
 def alter_system(result: AdviceResult, *, comments: bool = True) -> str:
     """Return the advice as statements; with comments also what is left as it is, and why."""
+    if result.set_elsewhere is not None:
+        return _elsewhere(result, "--")
     return _lines(result, "--", "ALTER SYSTEM SET {} = '{}';", comments=comments, end=_reload(result))
 
 
 def postgresql_conf(result: AdviceResult) -> str:
     """Return the advice as lines of postgresql.conf."""
+    if result.set_elsewhere is not None:
+        return _elsewhere(result, "#")
     return _lines(result, "#", "{} = '{}'", comments=True, end="")
+
+
+def _elsewhere(result: AdviceResult, mark: str) -> str:
+    """Return the advice as comments, and where it is set: not in the form that was asked for."""
+    lines = _lines(result, mark, f"{mark} {{}} = {{}}", comments=True, end="")
+    place = result.place
+    owner = "" if place is None else place.provider or place.manager or ""
+    # On one line, as a command in it is for pasting.
+    where = " ".join(result.set_elsewhere.split()) if result.set_elsewhere is not None else ""
+    said = [*_comment(mark, f"{owner} keeps the settings of this server. Set it:"), f"{mark} {where}"]
+    return "\n".join([*said, "", lines])
 
 
 def _reload(result: AdviceResult) -> str:
@@ -224,6 +246,8 @@ def _lines(result: AdviceResult, mark: str, form: str, *, comments: bool, end: s
             lines.append(form.format(one.name, one.value))
         elif one.where == "kernel":
             lines += _comment(mark, f"on the host, before the restart: sudo sysctl -w {one.name}={one.value}")
+        elif one.where == "cgroup":
+            lines += _comment(mark, f"for the server's cgroup, before the restart: {one.name} = {one.value}")
         else:
             lines += _comment(mark, one.value)
     if end:
@@ -234,7 +258,15 @@ def _lines(result: AdviceResult, mark: str, form: str, *, comments: bool, end: s
 def _comment(mark: str, text: str) -> list[str]:
     # A line end in a name would end the comment.
     words = " ".join(text.split())
-    return textwrap.wrap(words, 100, initial_indent=f"{mark} ", subsequent_indent=f"{mark}     ")
+    # A command or the name of a file in it stays whole.
+    return textwrap.wrap(
+        words,
+        100,
+        initial_indent=f"{mark} ",
+        subsequent_indent=f"{mark}     ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def advice_page(result: AdviceResult) -> Page:

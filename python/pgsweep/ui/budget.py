@@ -22,6 +22,7 @@ _MARKS = {
     "work_mem": ("▚", "W"),
     "temp_buffers": ("▚", "W"),
     "autovacuum": ("▚", "W"),
+    "maintenance": ("▚", "W"),
     "everything else": ("░", "e"),
 }
 _OTHER = _MARKS["everything else"]
@@ -40,6 +41,8 @@ _LEGEND = (
 def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     """Return the bars, the parts, and the verdict."""
     whose = "limit of the memory cgroup" if result.limit_bytes is not None else "memory of the host"
+    if result.limit_bytes is None and result.place is not None and result.place.memory.limited != "no":
+        whose = "memory"  # as it was named
     head = (
         f"{count(result.connections)} connections now, "
         f"max_connections {count(result.max_connections)}; {whose} {format_bytes(result.capacity_bytes)}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from pgsweep.plain import shown
 from pgsweep.records.doctor import Ability, DoctorResult, Runnable
 from pgsweep.ui.numbers import count, format_bytes
 from pgsweep.ui.section import Cell, Page, Section
@@ -60,11 +61,39 @@ def _host_line(result: DoctorResult) -> str:
     return f"pgsweep runs as {result.host.user} on {result.host.machine}"
 
 
+def _host_lead(result: DoctorResult) -> str:
+    return ". ".join(filter(None, (_host_line(result), shown(_place_line(result)))))
+
+
+_KINDS = {
+    "systemd": "under systemd",
+    "container": "in a container",
+    "pod": "in a pod of Kubernetes",
+    "lxc": "in a container of LXC",
+    "wsl": "under WSL",
+}
+
+
+def _place_line(result: DoctorResult) -> str:
+    """Return in what kind of place the server runs, and who keeps its settings; empty on a bare host."""
+    place = result.place
+    if place is None:
+        return ""
+    parts = []
+    if (kind := _KINDS.get(place.kind)) is not None:
+        parts.append(f"the server runs {kind}: {place.because}")
+    if place.manager is not None:
+        parts.append(f"{place.manager} keeps its settings: {place.manager_because}")
+    text = "; ".join(parts)
+    return text[:1].upper() + text[1:]
+
+
 def doctor_text(result: DoctorResult, terminal: Terminal) -> str:
     """Return the page; commands are never broken, so that they can be pasted."""
     width = min(terminal.width, _MOST_COLUMNS)
     name_width = max((len(_label(ability)) for ability in result.abilities), default=0)
     lines = textwrap.wrap(_server_line(result), width) + textwrap.wrap(_host_line(result), width)
+    lines += textwrap.wrap(shown(_place_line(result)), width)
     for area, title in _AREAS:
         abilities = [ability for ability in result.abilities if ability.area == area]
         if abilities:
@@ -142,7 +171,7 @@ def _sections(result: DoctorResult) -> list[Section]:
             Section(
                 title=title,
                 ident=area,
-                lead=_host_line(result) if area == "host" else "",
+                lead=_host_lead(result) if area == "host" else "",
                 facts=[],
                 figures=[],
                 groups=[],

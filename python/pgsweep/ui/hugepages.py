@@ -233,7 +233,7 @@ def _rows(result: HugePagesResult) -> Rows:
     for name in ("methods", "page_tables"):
         line.update({f"{name}_{key}": value for key, value in (fields[name] or {}).items()})
     line["reasons"] = "; ".join(result.reasons)
-    names = [name for name in line if name not in ("page_tables", "change", "provenance")]
+    names = [name for name in line if name not in ("page_tables", "change", "place", "provenance")]
     return Rows(names, [[line[name] for name in names]])
 
 

@@ -22,7 +22,10 @@ def kernel_text(result: KernelResult, terminal: Terminal) -> str:
     parts += [_setting(setting, terminal) for setting in result.settings]
     commands = [setting.command for setting in result.settings if setting.command is not None]
     if commands:
-        lines = ["Until the next boot, as root (for good: /etc/sysctl.d):"]
+        where = "as root"
+        if result.place is not None and result.place.contained:
+            where = "on the host of the container, for all that runs there, as root"
+        lines = [f"Until the next boot, {where} (for good: /etc/sysctl.d):"]
         parts.append("\n".join([*lines, *(f"    {command}" for command in commands)]))
     parts += missing_lines(result.missing, terminal)
     return "\n\n".join(parts) + "\n"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from pgsweep.errors import UsageError
-from pgsweep.host.cgroup import PageCacheRoom, page_cache_room
+from pgsweep.host.limits import MemoryRoom, page_cache_room
+from pgsweep.host.place import look_at_memory
 from pgsweep.host.procfile import HostMemory, read_host_memory
 from pgsweep.records.warm import WarmBudget
 from pgsweep.units import format_bytes
@@ -65,6 +66,9 @@ def page_cache_budget_of(
     """
     if postmaster is None:
         return page_cache_budget(None, shared_buffers_bytes, given_bytes)
+    memory = look_at_memory(postmaster)
+    if memory.limited == "unknown":
+        return page_cache_budget(None, shared_buffers_bytes, given_bytes, why=memory.why)
     return page_cache_budget(
         read_host_memory(),
         shared_buffers_bytes,
@@ -79,8 +83,9 @@ def page_cache_budget(
     shared_buffers_bytes: int,
     given_bytes: int | None,
     *,
-    server: PageCacheRoom | None = None,
-    reader: PageCacheRoom | None = None,
+    server: MemoryRoom | None = None,
+    reader: MemoryRoom | None = None,
+    why: str | None = None,
 ) -> WarmBudget:
     """Return what may be brought into the page cache: what the host or a memory cgroup leaves for it.
 
@@ -94,6 +99,7 @@ def page_cache_budget(
         given_bytes: the user's own budget.
         server: the room in the server's memory cgroup; None without a limit.
         reader: likewise in the one of the process that reads past the server; None where none does.
+        why: why the memory is not known, where the server is here.
 
     Raises:
         UsageError: the memory is not known, and there is no budget.
@@ -102,7 +108,7 @@ def page_cache_budget(
         if given_bytes is None:
             raise UsageError(
                 "how much the page cache of the server's host holds is not known here",
-                cause="pgsweep does not run on the server's host, or not as its user or root",
+                cause=why or "pgsweep does not run on the server's host, or not as its user or root",
                 hint="say how much to bring: --budget 8GB",
             )
         return WarmBudget(
@@ -123,18 +129,18 @@ def page_cache_budget(
         (max(0, available - untouched - available // _PAGE_CACHE_RESERVE_PART), available, where)
         for available, untouched, where in rooms
     )
-    why = "kept free: a tenth, and what shared_buffers has not touched yet"
+    reserved = "kept free: a tenth, and what shared_buffers has not touched yet"
     if given_bytes is not None and given_bytes < budget:
-        budget, why = given_bytes, "by --budget"
+        budget, reserved = given_bytes, "by --budget"
     return WarmBudget(
         cache="page cache",
         holds_bytes=holds,
         holds_why=holds_why,
         reserve_bytes=holds - budget,
-        reserve_why=why,
+        reserve_why=reserved,
         budget_bytes=budget,
     )
 
 
-def _limited(room: PageCacheRoom, whose: str) -> str:
+def _limited(room: MemoryRoom, whose: str) -> str:
     return f"left by the limit of {format_bytes(room.limit_bytes)} of the memory cgroup {whose}, {room.path}"

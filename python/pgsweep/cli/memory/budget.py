@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="Compute the budget for this work_mem.  [default: the setting]",
 )
+@click.option(
+    "--ram",
+    "ram_bytes",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Compute the budget for this much memory.  [default: what the server may use of its host]",
+)
 @output_options
 @common_options
 @observing
@@ -50,6 +57,7 @@ def command(
     max_connections: int | None,
     plan_nodes: int,
     work_mem: int | None,
+    ram_bytes: int | None,
 ) -> None:
     r"""Show whether the memory suffices, now and at max_connections, and what is left for cached files.
 
@@ -60,7 +68,8 @@ def command(
     the server's memory cgroup counts instead of the host's memory. It also shows the largest work_mem and the
     largest number of connections for which the verdict would be fits.
 
-    Needs the server's host, as the server's user or root. Nothing is changed.
+    Needs the server's host, as the server's user or root. With --ram it is computed over SQL alone, too: what
+    processes take is assumed then, and said to be. Nothing is changed.
 
     \b
     Examples:
@@ -68,15 +77,39 @@ def command(
       sudo pgsweep memory budget --max-connections 1000 --plan-nodes 4
       sudo pgsweep memory budget --max-connections 500 --work-mem 64MB
       sudo pgsweep memory budget --json | jq .verdict
+      pgsweep memory budget -h db.example.com --ram 16GB
     """
     from pgsweep.cli.provenance import with_provenance
+    from pgsweep.errors import MissingAbility
+    from pgsweep.memory.assumed import budget_by_settings
     from pgsweep.memory.budget import budget
     from pgsweep.memory.processes import opened
+    from pgsweep.pg.connect import connect
 
     def budget_of(conninfo: str) -> BudgetResult:
+        try:
+            return measured(conninfo)
+        except MissingAbility:
+            # Over SQL alone, where the memory is named: what processes take is assumed then.
+            if ram_bytes is None:
+                raise
+        with connect(conninfo) as connection:
+            return budget_by_settings(
+                connection,
+                ram_bytes,
+                max_connections=max_connections,
+                plan_nodes=plan_nodes,
+                work_mem_bytes=work_mem,
+            )
+
+    def measured(conninfo: str) -> BudgetResult:
         with opened(conninfo) as server:
             return budget(
-                server, max_connections=max_connections, plan_nodes=plan_nodes, work_mem_bytes=work_mem
+                server,
+                max_connections=max_connections,
+                plan_nodes=plan_nodes,
+                work_mem_bytes=work_mem,
+                ram_bytes=ram_bytes,
             )
 
     output.write(with_provenance(target.use(budget_of), settings.arguments, server=target.server))

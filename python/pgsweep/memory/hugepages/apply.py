@@ -17,6 +17,7 @@ from pgsweep.pg.refusals import explained
 from pgsweep.pg.server_identity import read_identity
 from pgsweep.records.hugepages import HugePagesChange, HugePagesResult
 from pgsweep.records.prediction import PlanStep
+from pgsweep.units import format_count
 
 
 def planned(result: HugePagesResult, reserver: Reserver, *, persist: bool) -> HugePagesResult:
@@ -93,7 +94,32 @@ def server_name(conninfo: str) -> str:
         return read_identity(connection, with_host=False).data_directory or place_of(conninfo)
 
 
+def _refuse_useless(result: HugePagesResult) -> None:
+    """Refuse to set pages aside that the server cannot have, or that kill it when it takes them.
+
+    Raises:
+        PgsweepError: its shared memory is not of the kind, or its cgroup allows fewer.
+    """
+    if result.shared_memory_type != "mmap":
+        raise PgsweepError(
+            "huge pages would be of no use to this server, so none are set aside",
+            cause=f"shared_memory_type is {result.shared_memory_type}, and huge pages are taken for "
+            "mmap only",
+            hint="set shared_memory_type = mmap, restart the server, and run this again",
+        )
+    if result.limit_binds:
+        raise PgsweepError(
+            "the server may not have as many huge pages as it needs, so none are set aside",
+            cause=f"{result.binding_limit} allows {format_count(result.allowed_pages or 0)} of "
+            f"{format_count(result.huge_pages_needed or 0)}; with them on the host the server might "
+            "take them "
+            "when it starts, and be killed",
+            hint="raise that limit first, or set huge_pages = off",
+        )
+
+
 def _to_change(result: HugePagesResult) -> tuple[Pool, int]:
+    _refuse_useless(result)
     pool = next((p for p in read_pools() if p.size_bytes == result.huge_page_size_bytes), None)
     if result.available is None:
         if result.missing:

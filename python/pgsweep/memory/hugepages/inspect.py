@@ -9,16 +9,13 @@ processes. What changes the host is in apply.py.
 
 from __future__ import annotations
 
-import re
-from collections import deque
 from collections.abc import Container, Mapping, Sequence
-from typing import IO
 
 import msgspec
 
 from pgsweep.errors import ClusterError
-from pgsweep.host.cgroup import huge_page_limit_of, limit_of
 from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, read_transparent, shared_memory
+from pgsweep.host.limits import UNLIMITED, HugeLimits, huge_page_limits
 from pgsweep.host.pagetables import model, own_tables, page_tables_of, vm_peak_bytes
 from pgsweep.host.postmaster import Search, search, user_of, why_not_linux
 from pgsweep.host.procmem import ProcessStatus, read_family
@@ -29,6 +26,7 @@ from pgsweep.pg.activity import read_activity
 from pgsweep.pg.bindir import ServerBinaries
 from pgsweep.pg.catalog import read_postmaster, read_server
 from pgsweep.pg.connect import connect
+from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
 from pgsweep.records.cache import Missing
@@ -43,12 +41,8 @@ from pgsweep.units import format_count, parse_bytes
 _SAMPLE = 8
 """The number of connections whose mappings are read: they are alike."""
 
-_USUAL_PAGE_BYTES = 2 << 20
+USUAL_PAGE_BYTES = 2 << 20
 """The default size on x86-64 and, with pages of 4 kB, on arm64; assumed where the host cannot be seen."""
-
-# port/sysv_shmem.c, `CreateAnonymousSegment`: the hint names the size in whole huge pages.
-_LOG_SIZE = re.compile(r"could not map anonymous shared memory|request size \(currently (\d{1,19}) bytes\)")
-_MOST_LINE_BYTES = 1 << 16
 
 
 class _Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +84,7 @@ def examine(
         clients = {one.pid for one in read_activity(connection).values() if one.kind == CLIENT}
         found = search(*process)
         pid = found.pid
+        place = read_place(connection, pid)
         if pid is None and facts.by_socket and len(found.closed) == 1:
             pid = found.closed[0]  # much about a process anybody may read
         # As long as the session lives: where there is no other, it shows what a connection has.
@@ -102,7 +97,7 @@ def examine(
     size_of_page = (
         page_bytes
         or facts.huge_page_bytes
-        or next((pool.size_bytes for pool in pools if pool.is_default), _USUAL_PAGE_BYTES)
+        or next((pool.size_bytes for pool in pools if pool.is_default), USUAL_PAGE_BYTES)
     )
     size = (
         _with_other_settings(facts, mapping, changes, find_release(found.pid, server.version_num), scratch)
@@ -115,7 +110,7 @@ def examine(
     own = -(-mapping.size_bytes // size_of_page) if mapping is not None and mapping.huge else 0
     if facts.huge_page_bytes not in (0, size_of_page):
         own = 0  # the server's pages are of another size
-    target = None if pool is None or needed is None else _target(pool, needed, own)
+    target = None if pool is None or needed is None else pool.target(needed, own)
     buffers = changes.get("shared_buffers", f"{server.shared_buffers_blocks}")
     result = HugePagesResult(
         server_version=server.version,
@@ -148,73 +143,43 @@ def examine(
         steps=[],
         missing=_missing(here, found, pid),
         own_pages=own,
+        shared_memory_type=changes.get("shared_memory_type", facts.shared_memory_type),
+        place=place,
     )
+    limits = UNLIMITED if pid is None else huge_page_limits(pid, size_of_page)
+    result = _with_limits(result, limits, own, family)
     around = Circumstances(
         pid=pid,
         here=here,
         may_be_here=not here and bool(found.closed),
-        shared_memory_type=facts.shared_memory_type,
+        shared_memory_type=result.shared_memory_type,
         setting_page_bytes=facts.huge_page_bytes,
-        memory_limit=None if pid is None else limit_of(pid),
-        huge_limit=None if pid is None else huge_page_limit_of(pid, size_of_page),
+        limits=limits,
     )
+    return msgspec.structs.replace(
+        result, reasons=[*reasons_for(result, around), *size.notes], steps=steps_for(result, around)
+    )
+
+
+def _with_limits(
+    result: HugePagesResult, limits: HugeLimits, own_pages: int, family: Sequence[ProcessStatus]
+) -> HugePagesResult:
+    """Return the result with what hugetlb cgroups allow a server that gives back its own pages first."""
+    page = result.huge_page_size_bytes
+    touched = min(own_pages * page, max((one.huge_pages or 0 for one in family), default=0))
+    rooms = [
+        (limit.room_bytes(own_bytes) // page, str(limit.file), limit.limit_bytes)
+        for limit, own_bytes in ((limits.reserved, own_pages * page), (limits.touched, touched))
+        if limit is not None
+    ]
+    pages, file, limit_bytes = min(rooms, default=(None, None, None))
     return msgspec.structs.replace(
         result,
-        reasons=[*reasons_for(result, around), *size.notes],
-        steps=steps_for(result, around.contained),
-        huge_limit_bytes=None if around.huge_limit is None else around.huge_limit.limit_bytes,
-    )
-
-
-def read_log(log: IO[bytes]) -> str:
-    """Return the last lines of a log that say something about huge pages; it may be longer than memory."""
-    found: deque[str] = deque(maxlen=1000)
-    while line := log.readline(_MOST_LINE_BYTES):
-        text = line.decode(errors="replace")
-        if _LOG_SIZE.search(text):
-            found.append(text)
-    return "".join(found)
-
-
-def explain_log(text: str) -> HugePagesResult | None:
-    """Return what the log of a server that did not start says about huge pages.
-
-    Args:
-        text: of the log; the last refusal counts.
-
-    Returns:
-        None if the log has no such refusal.
-    """
-    sizes = [match.group(1) for match in _LOG_SIZE.finditer(text)]
-    if not sizes:
-        return None
-    named = [int(found) for found in sizes if found]
-    pools = read_pools()
-    pool = next((pool for pool in pools if pool.is_default), None)
-    page = pool.size_bytes if pool is not None else _USUAL_PAGE_BYTES
-    size = named[-1] if named else None
-    needed = None if size is None else -(-size // page)
-    result = HugePagesResult(
-        server_version="",
-        huge_pages="on",
-        settings={},
-        status="off",
-        shared_buffers_bytes=0,
-        shared_memory_bytes=size,
-        huge_pages_needed=needed,
-        huge_page_size_bytes=page,
-        available=pool.available if pool else None,
-        target=None if pool is None or needed is None else _target(pool, needed, 0),
-        reasons=[],
-        methods=HugePagesMethods(exact=needed, server=None, vmpeak=None),
-        page_tables=None,
-        pools=[pool_record(p, size) for p in pools],
-        transparent=read_transparent(),
-        steps=[],
-    )
-    around = Circumstances(here=True, not_started=True)
-    return msgspec.structs.replace(
-        result, reasons=reasons_for(result, around), steps=steps_for(result, around.contained)
+        huge_limit_bytes=None if limits.touched is None else limits.touched.limit_bytes,
+        huge_reservation_limit_bytes=None if limits.reserved is None else limits.reserved.limit_bytes,
+        allowed_pages=pages,
+        binding_limit=file,
+        binding_limit_bytes=limit_bytes,
     )
 
 
@@ -262,7 +227,13 @@ def _with_other_settings(
                 )
             )
             return _Size(exact_bytes=None, likely_bytes=None, notes=[note])
-        with ScratchServer(binaries, wal_segment_bytes=facts.wal_segment_bytes) as own:
+        try:
+            made = ScratchServer(binaries, wal_segment_bytes=facts.wal_segment_bytes)
+        except ClusterError as error:
+            note = f"how much these settings take is not known: {error.message}"
+            note += f" ({error.cause})" if error.cause else ""
+            return _Size(exact_bytes=None, likely_bytes=None, notes=[note])
+        with made as own:
             return _with_other_settings(facts, mapping, changes, binaries, own)
     try:
         present = scratch.requested_bytes(facts.settings)
@@ -270,11 +241,13 @@ def _with_other_settings(
         notes = []
     except ClusterError as error:
         # A library that is installed with the server only.
-        base = {k: v for k, v in facts.settings.items() if k != "shared_preload_libraries" and "." not in k}
+        # Or an io_method that the programs here were built without: it takes no shared memory to speak of.
+        left_out = {"shared_preload_libraries", "io_method"}
+        base = {k: v for k, v in facts.settings.items() if k not in left_out and "." not in k}
         present = scratch.requested_bytes(base)
         notes = [f"not exact: the server's settings cannot be tried here ({error.cause})"]
     asked = scratch.requested_bytes({**base, **changes})
-    running = _of_running(facts, mapping, _USUAL_PAGE_BYTES).exact_bytes
+    running = _of_running(facts, mapping, USUAL_PAGE_BYTES).exact_bytes
     if running is not None and not notes and _agree(present, running, facts, mapping):
         return _Size(exact_bytes=asked, likely_bytes=asked, notes=[])
     if running is None:
@@ -300,13 +273,9 @@ def _agree(present: int, running: int, facts: SharedMemoryFacts, mapping: Shared
 def _status(facts: SharedMemoryFacts, mapping: SharedMemory | None) -> str:
     if mapping is not None:
         return "on" if mapping.huge else "off"
+    if facts.huge_pages == "off" or facts.shared_memory_type != "mmap":
+        return "off"  # both take effect at a start only, so this is how it was started
     return facts.huge_pages_status if facts.huge_pages_status in ("on", "off") else "unknown"
-
-
-def _target(pool: Pool, needed: int, own: int) -> int:
-    """Return what nr_hugepages must be for a server that starts after it has given back its own pages."""
-    back = max(0, own - pool.surplus)  # surplus pages go with the server
-    return pool.persistent + max(0, needed - pool.available - back)
 
 
 def _vmpeak(pid: int, page_bytes: int) -> int | None:

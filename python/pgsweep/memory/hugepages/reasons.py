@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
-from pgsweep.host.cgroup import MemoryLimit
-from pgsweep.host.postmaster import pid_namespaces
+from pgsweep.host.limits import UNLIMITED, HugeLimits
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.units import format_bytes, format_count, huge_page_word
-
-_MARKS = ("/.dockerenv", "/run/.containerenv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +25,7 @@ class Circumstances:
         may_be_here: its process may be one that runs here and may not be looked into.
         shared_memory_type: the setting.
         setting_page_bytes: huge_page_size; 0 for the kernel's default.
-        memory_limit: of its memory cgroup.
-        huge_limit: of its hugetlb cgroup, for pages of the size in question.
+        limits: of its hugetlb cgroups, for pages of the size in question.
         not_started: it did not start, for want of huge pages.
     """
 
@@ -39,16 +34,13 @@ class Circumstances:
     may_be_here: bool = False
     shared_memory_type: str = "mmap"
     setting_page_bytes: int = 0
-    memory_limit: MemoryLimit | None = None
-    huge_limit: MemoryLimit | None = None
+    limits: HugeLimits = UNLIMITED
     not_started: bool = False
 
     @property
-    def contained(self) -> bool:
-        """Return whether the server runs in a container: in a PID namespace of its own, or we in one too."""
-        if self.pid is None:
-            return False
-        return pid_namespaces(self.pid) > 1 or any(Path(mark).exists() for mark in _MARKS)
+    def impossible(self) -> bool:
+        """Whether its shared memory is of a kind that is never in huge pages."""
+        return self.shared_memory_type != "mmap"
 
 
 def reasons_for(result: HugePagesResult, around: Circumstances) -> list[str]:
@@ -66,10 +58,21 @@ def reasons_for(result: HugePagesResult, around: Circumstances) -> list[str]:
     elif result.status == "off":
         reasons += _off(result, around)
     else:
-        reasons.append(_unknown(result, around))
-    if around.here and (result.settings or (result.status != "on" and result.huge_pages != "off")):
+        reasons.append(_unknown(around))
+    if around.impossible and around.shared_memory_type not in " ".join(reasons):
+        reasons.append(_impossible(around))
+    asks = result.settings or (result.status != "on" and result.huge_pages != "off")
+    if around.here and asks and not around.impossible:
         reasons += pool_reasons(result)
-    reasons += _limits(result, around)
+    reasons += [] if around.impossible else _huge_limits(result, around)
+    reasons += _memory_limit(result)
+    if result.place is not None and result.place.provider is not None:
+        reasons.append(f"its host is one of {result.place.provider}: who runs it sets huge pages aside there")
+    if result.place is not None and result.place.contained:
+        reasons.append(
+            "the server runs in a container: huge pages are set aside on its host, for all containers "
+            "together, and its hugetlb limit must allow them"
+        )
     if result.huge_pages == "try" and result.status == "on":
         reasons.append(
             "huge_pages is try: at its next start the server silently uses ordinary pages if there are "
@@ -92,14 +95,12 @@ def _not_started(result: HugePagesResult) -> str:
 def _off(result: HugePagesResult, around: Circumstances) -> list[str]:
     if result.huge_pages == "off":
         return ["huge_pages is off, so the server does not ask for huge pages"]
-    if around.shared_memory_type != "mmap":
-        return [f"shared_memory_type is {around.shared_memory_type}, and huge pages are taken for mmap only"]
+    if around.impossible:
+        return [_impossible(around)]
     return ["huge_pages is try, and the kernel had too few huge pages when the server started"]
 
 
-def _unknown(result: HugePagesResult, around: Circumstances) -> str:
-    if result.huge_pages == "off":
-        return "huge_pages is off, so the server does not ask for huge pages"
+def _unknown(around: Circumstances) -> str:
     why = "its process is not on this host"
     if around.may_be_here:
         why = f"user {_me()} may not see whether its process runs on this host"
@@ -134,35 +135,55 @@ def pool_reasons(result: HugePagesResult) -> list[str]:
     return [text]
 
 
-def _limits(result: HugePagesResult, around: Circumstances) -> list[str]:
-    reasons = []
-    needed = result.huge_pages_needed
-    if around.huge_limit is not None and around.huge_limit.limit_bytes is not None:
-        wanted = None if needed is None else needed * result.huge_page_size_bytes
-        limit = around.huge_limit.limit_bytes
-        if limit == 0 or (wanted is not None and limit < wanted):
-            reasons.append(
-                f"the server's hugetlb cgroup allows {format_bytes(limit) if limit else 'none'} of them: the "
-                "kernel grants the pages at the start and kills the server with SIGBUS when it touches them, "
-                "with huge_pages = try too; set huge_pages = off, or raise the limit (Kubernetes: "
-                f"resources.limits.{_resource(result.huge_page_size_bytes)})"
-            )
-    memory = around.memory_limit
-    if memory is not None and memory.limit_bytes is not None and result.shared_memory_bytes is not None:
-        limit = memory.limit_bytes
-        if limit < result.shared_memory_bytes:
-            reasons.append(
-                f"the server's memory cgroup is limited to {format_bytes(limit)}, less than its shared "
-                f"memory of {format_bytes(result.shared_memory_bytes)}: in ordinary pages it is killed once "
-                "it has touched that much (huge pages do not count there, but for the mount option "
-                "memory_hugetlb_accounting)"
-            )
-    if around.contained:
-        reasons.append(
-            "the server runs in a container: huge pages are set aside on its host, for all containers "
-            "together, and its hugetlb limit must allow them"
-        )
-    return reasons
+def _impossible(around: Circumstances) -> str:
+    return (
+        f"shared_memory_type is {around.shared_memory_type}, and huge pages are taken for mmap only: no "
+        "number "
+        "of them helps, and with huge_pages = on the server does not start"
+    )
+
+
+def _huge_limits(result: HugePagesResult, around: Circumstances) -> list[str]:
+    """Return which limit on huge pages binds, and what the server does where it is met."""
+    limits, page = around.limits, result.huge_page_size_bytes
+    if limits.unseen is not None and limits.reserved is None and limits.touched is None:
+        if result.place is None or not result.place.contained:
+            return []
+        return [f"whether a cgroup limits its huge pages is not known: {limits.unseen}"]
+    if not result.limit_binds:
+        return []
+    limit, allowed = result.binding_limit_bytes or 0, result.allowed_pages or 0
+    others = f", {format_bytes(allowed * page)} of it for this server" if allowed * page < limit else ""
+    text = f"the server's hugetlb cgroup allows {format_bytes(limit) if limit else 'none'} of them{others} "
+    text += f"({result.binding_limit})"
+    raising = (
+        f"set huge_pages = off, or raise the limit (Kubernetes: resources.limits.{_resource(page)}); "
+        "container "
+        "runtimes have two, .rsvd and the other, and both must allow them"
+    )
+    # Where mapping is refused, nothing is touched.
+    if limits.reserved is not None and result.binding_limit == str(limits.reserved.file):
+        return [
+            f"{text}: the kernel refuses to map more, so with huge_pages = on the server does not start, and "
+            f"with try it takes ordinary pages; {raising}"
+        ]
+    return [
+        f"{text}: the kernel grants the pages at the start and kills the server with SIGBUS when it touches "
+        "more, with huge_pages = try too; a read into such a page fails as `read only 5120 of 8192 bytes`; "
+        f"{raising}"
+    ]
+
+
+def _memory_limit(result: HugePagesResult) -> list[str]:
+    memory = None if result.place is None else result.place.memory
+    size = result.shared_memory_bytes
+    if memory is None or memory.limit_bytes is None or size is None or memory.limit_bytes >= size:
+        return []
+    return [
+        f"the server's memory cgroup is limited to {format_bytes(memory.limit_bytes)}, less than its shared "
+        f"memory of {format_bytes(size)}: in ordinary pages it is killed once it has touched that much (huge "
+        "pages do not count there, but for the mount option memory_hugetlb_accounting)"
+    ]
 
 
 def _resource(page_bytes: int) -> str:

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+from pgsweep.memory.hugepages.reasons import Circumstances
+from pgsweep.pg.manager import manager_named
 from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.place import Place
 from pgsweep.records.prediction import PlanStep
 from pgsweep.units import as_setting, huge_page_word
 
 _FILE = "/etc/sysctl.d/90-pgsweep-hugepages.conf"
 
 
-def steps_for(result: HugePagesResult, contained: bool) -> list[PlanStep]:
+def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
     """Return the steps, none where it is not known how many pages are needed.
+
+    Where something makes huge pages impossible, that alone is to be changed: with the other steps the server
+    would not start, or be killed.
 
     Args:
         result: all but the steps.
-        contained: the server runs in a container.
+        around: what else is known.
     """
     needed, page_bytes = result.huge_pages_needed, result.huge_page_size_bytes
     if needed is None or (result.status == "on" and not result.settings):
         return []
+    place = result.place
+    if place is not None and place.provider is not None:
+        return []  # its host is the provider's, who sets the pages aside and huge_pages too
+    if around.impossible:
+        return _first(
+            "setting", "ALTER SYSTEM SET shared_memory_type = mmap", "in the server, then restart it"
+        )
+    if result.limit_binds:
+        unit = f"hugepages-{huge_page_word(page_bytes)}i"
+        size = needed * page_bytes
+        return [
+            *_first("cgroup", f"echo {size} | sudo tee {result.binding_limit}", "on the host"),
+            *_first("kubernetes", f"{unit}: {size >> 20}Mi", "in a pod: resources.limits and requests"),
+        ]
+    contained = place is not None and place.contained
     # Where the host is not seen, what other programs need of the pages is not known, so add it.
     target = result.target if result.target is not None else needed
     short = huge_page_word(page_bytes)
@@ -44,11 +65,12 @@ def steps_for(result: HugePagesResult, contained: bool) -> list[PlanStep]:
         ),
     ]
     if pool is not None and not pool.is_default:
-        text = f"ALTER SYSTEM SET huge_page_size = '{as_setting(page_bytes)}'"
-        steps.append(PlanStep(what="setting", when="then, in the server", text=text))
-    if result.huge_pages != "on":
-        text = "ALTER SYSTEM SET huge_pages = on"
-        steps.append(PlanStep(what="setting", when="then, in the server", text=text))
+        steps.append(_setting(place, "huge_page_size", f"'{as_setting(page_bytes)}'"))
+    # A limit that cannot be seen may be too low: with `on` the server would not start.
+    hidden = around.limits.unseen is not None and result.allowed_pages is None
+    wanted = "try" if contained and hidden else "on"
+    if result.huge_pages not in ("on", wanted):
+        steps.append(_setting(place, "huge_pages", wanted))
     if contained:
         unit = f"{short}i"
         text = f"hugepages-{unit}: {needed * (page_bytes >> 20)}Mi"
@@ -59,3 +81,15 @@ def steps_for(result: HugePagesResult, contained: bool) -> list[PlanStep]:
         )
     )
     return steps
+
+
+def _setting(place: Place | None, name: str, value: str) -> PlanStep:
+    """Return the step that changes a setting, where it is changed on this server."""
+    manager = manager_named(None if place is None else place.manager)
+    if manager is None:
+        return PlanStep(what="setting", when="then, in the server", text=f"ALTER SYSTEM SET {name} = {value}")
+    return PlanStep(what="setting", when=f"then, by {manager.name}", text=manager.settings({name: value}))
+
+
+def _first(what: str, text: str, when: str) -> list[PlanStep]:
+    return [PlanStep(what=what, when=f"first, {when}; then ask again", text=text)]

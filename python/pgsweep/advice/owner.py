@@ -1,0 +1,97 @@
+"""Who keeps the settings that are advised, and where they are changed: not everywhere by ALTER SYSTEM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from pgsweep.pg.alter_system import in_unit
+from pgsweep.pg.manager import Source, manager_named
+from pgsweep.pg.provider import Wanted, provider_named
+from pgsweep.records.advice import AdviceResult, AdvisedSetting
+from pgsweep.records.place import Place
+
+_UNITS = {"shared_buffers": "8kB", "effective_cache_size": "8kB", "max_connections": None, "huge_pages": None}
+"""Units of pg_settings, for providers that take numbers; those of blocks for blocks of 8 kB."""
+
+
+def lacks_page_cache(place: Place | None) -> str | None:
+    """Return the provider behind whose pool there is no page cache of Linux, or may be none; else None."""
+    provider = provider_named(None if place is None else place.provider)
+    return None if provider is None or provider.page_cache else provider.name
+
+
+def where_set(place: Place | None, wanted: list[AdvisedSetting]) -> str | None:
+    """Return where settings are changed on this server; None for ALTER SYSTEM, as on any.
+
+    Args:
+        place: of the server; None where that is not known.
+        wanted: what is to be set.
+    """
+    if place is None or not wanted:
+        return None
+    provider = provider_named(place.provider)
+    if provider is not None:
+        return provider.settings(
+            {
+                one.name: Wanted(
+                    one.value or "",
+                    in_unit(one.value or "", _UNITS.get(one.name)),
+                    restart=one.takes_effect == "restart",
+                )
+                for one in wanted
+            }
+        )
+    manager = manager_named(place.manager)
+    return None if manager is None else manager.settings({one.name: one.value or "" for one in wanted})
+
+
+def adapted(result: AdviceResult, place: Place | None, sources: Mapping[str, Source]) -> AdviceResult:
+    """Return the advice as it is for a server of that place.
+
+    Args:
+        result: as it is for a server that ALTER SYSTEM changes.
+        place: of the server; None where that is not known.
+        sources: where its settings have their values from; empty without a session on it.
+    """
+    wanted = [one for one in result.settings if one.where == "server" and one.action == "set"]
+    where = where_set(place, wanted)
+    settings, remarks = list(result.settings), list(result.remarks)
+    if where is not None:
+        owner = (place.provider or place.manager) if place is not None else ""
+        remarks.insert(0, f"{owner} keeps the settings of this server, not ALTER SYSTEM: set it {where}")
+        settings = [
+            msgspec.structs.replace(one, undo="") if one.undo.startswith("ALTER SYSTEM") else one
+            for one in settings
+        ]
+    if place is not None and place.provider is not None:
+        # The host is the provider's: nobody else sets anything there.
+        settings = [one for one in settings if one.where not in ("kernel", "cgroup")]
+    for one in wanted:
+        if where is None and (remark := _remark(one, sources.get(one.name))) is not None:
+            remarks.insert(0, remark)
+    return msgspec.structs.replace(
+        result, settings=settings, remarks=remarks, place=place, set_elsewhere=where
+    )
+
+
+def _remark(one: AdvisedSetting, source: Source | None) -> str | None:
+    """Return what must be known of where a setting has its value from."""
+    if source is None:
+        return None
+    if source.source == "command line":
+        return (
+            f"{one.name} is given on the server's command line, which goes before postgresql.conf and "
+            f"ALTER SYSTEM: change it there, -c {one.name}={one.value}"
+        )
+    if source.file is not None and Path(source.file).name == "postgresql.auto.conf":
+        return (
+            f"{one.name} is set in postgresql.auto.conf, which goes before postgresql.conf: change it "
+            "by ALTER "
+            "SYSTEM"
+        )
+    if source.pending:
+        return f"another value of {one.name} waits for a restart already"
+    return None

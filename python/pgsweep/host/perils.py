@@ -1,0 +1,125 @@
+"""What a place makes fail or slow that works elsewhere: /dev/shm, locked memory, a kernel's scheduler."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from pgsweep.records.place import Place
+from pgsweep.units import format_bytes, format_count
+
+_RING_BYTES: Final = 24 << 10
+"""What the kernel locks for one queue of io_uring of 64 entries: rings and entries, in whole pages."""
+
+_MANY_PROCESSORS: Final = 32
+_PREEMPTED_FROM: Final = (7, 0)
+
+
+class Peril(NamedTuple):
+    """Something that does not work well in a place.
+
+    Attributes:
+        name: what it is about.
+        why: what happens.
+        remedy: what to change, in words.
+    """
+
+    name: str
+    why: str
+    remedy: str
+
+
+def perils_of(
+    place: Place,
+    settings: Mapping[str, str],
+    *,
+    huge_pages: bool,
+    processors: int | None = None,
+    kernel: str | None = None,
+) -> list[Peril]:
+    """Return what a server's settings do not agree with in its place.
+
+    Args:
+        place: of the server, whose process is seen.
+        settings: in the units of pg_settings.
+        huge_pages: its shared memory lies in huge pages.
+        processors: of the host.
+        kernel: its release.
+    """
+    found = [
+        _dynamic_shared_memory(place, settings),
+        _locked_memory(place, settings),
+        _spinlock(
+            huge_pages=huge_pages,
+            processors=processors or os.cpu_count() or 1,
+            kernel=kernel or platform.release(),
+        ),
+    ]
+    return [peril for peril in found if peril is not None]
+
+
+def _number(settings: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        return float(settings.get(name, default))
+    except ValueError:
+        return default
+
+
+def _dynamic_shared_memory(place: Place, settings: Mapping[str, str]) -> Peril | None:
+    """Compare /dev/shm with what one parallel hash join may take there for all processes (nodeHash.c)."""
+    size = place.dev_shm_bytes
+    if size is None or settings.get("dynamic_shared_memory_type", "posix") != "posix":
+        return None
+    each = _number(settings, "work_mem", 0) * 1024 * max(1.0, _number(settings, "hash_mem_multiplier", 1))
+    workers = _number(settings, "max_parallel_workers_per_gather", 0)
+    need = round(each * (workers + 1))
+    if not workers or need <= size:
+        return None
+    return Peril(
+        "dynamic shared memory",
+        f"a parallel hash join may take {format_bytes(need)} of dynamic shared memory (work_mem x "
+        f"hash_mem_multiplier, for {format_count(workers)} workers and their leader), and /dev/shm has "
+        f"{format_bytes(size)}: `could not resize shared memory segment: No space left on device`",
+        "docker run --shm-size, in a pod an emptyDir of medium Memory on /dev/shm; or a smaller work_mem",
+    )
+
+
+def _locked_memory(place: Place, settings: Mapping[str, str]) -> Peril | None:
+    limit = place.locked_memory_bytes
+    if limit is None or settings.get("io_method") != "io_uring":
+        return None
+    queues = _number(settings, "max_connections", 100) + _number(settings, "max_worker_processes", 8) + 20
+    need = round(queues * _RING_BYTES)
+    if need <= limit:
+        return None
+    return Peril(
+        "locked memory",
+        f"io_method is io_uring: its {format_count(queues)} queues may lock {format_bytes(need)}, and a "
+        "process "
+        f"may lock {format_bytes(limit)} (RLIMIT_MEMLOCK): `could not setup io_uring queue: Cannot allocate "
+        "memory` on kernels that count it",
+        "LimitMEMLOCK=infinity in the unit, docker run --ulimit memlock=-1; or io_method = worker",
+    )
+
+
+def _spinlock(*, huge_pages: bool, processors: int, kernel: str) -> Peril | None:
+    """Tell who is exposed to a holder of a spinlock being preempted while it takes a page fault.
+
+    Linux 7.0 lets processes be preempted in the kernel where earlier ones did not (PREEMPT_NONE is gone).
+    """
+    version = re.match(r"(\d{1,3})\.(\d{1,3})", kernel)
+    if version is None or tuple(map(int, version.groups())) < _PREEMPTED_FROM:
+        return None
+    if huge_pages or processors < _MANY_PROCESSORS:
+        return None
+    return Peril(
+        "spinlocks",
+        f"Linux {kernel} has no PREEMPT_NONE: on {format_count(processors)} processors, without huge "
+        "pages, a "
+        "session may be preempted in a page fault while it holds the spinlock of StrategyGetBuffer, and all "
+        "that look for a buffer wait",
+        "put the shared memory in huge pages: pgsweep hugepages",
+    )

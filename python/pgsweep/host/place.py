@@ -1,0 +1,203 @@
+"""Where a server runs: on a bare host, under systemd, in a container, a pod, LXC or WSL; its limits there.
+
+All commands ask here, once, and say the same. Nothing is changed, and what may not be read is left out: an
+answer that is not known is not guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from pgsweep.host.group_tree import PROC, paths_of
+from pgsweep.host.limits import counts_huge_pages, memory_limits
+from pgsweep.host.postmaster import pid_namespaces
+from pgsweep.host.procfile import lines_of, parse_meminfo, read_kernel_text
+from pgsweep.records.place import Kind, Limited, Place, PlaceMemory
+
+_MARKS = (".dockerenv", "run/.containerenv")
+_OF_KUBELET = {"/etc/hosts", "/dev/termination-log"}
+_RUNTIMES = re.compile(r"/(?:docker|libpod|containerd|cri-containerd|crio|machine\.slice)[-/:]")
+_LXC = re.compile(r"/lxc(?:\.payload)?[./]|/lxd[./]")
+_UNIT = re.compile(r"/([^/]+\.service)(?:/|$)")
+_READ_BYTES = 1 << 20
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode of the host's own PID namespace (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
+
+
+def look(pid: int | None, proc: Path = PROC) -> Place:
+    """Return where a server runs, as its process and this host show.
+
+    Args:
+        pid: the postmaster; None where it is not seen from here.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    if pid is None:
+        why = "the server's process is not seen from here"
+        return Place(kind="elsewhere", because=why, memory=PlaceMemory(why=why))
+    mounts = _mounts(pid, proc)
+    kind, because = _kind(pid, mounts, proc)
+    paths: dict[str, str] = {}
+    with suppress(OSError):
+        paths = paths_of(proc, str(pid))
+    unit = next((found[1] for path in paths.values() if (found := _UNIT.search(path))), None)
+    return Place(
+        kind=kind,
+        because=because,
+        memory=look_at_memory(pid, proc),
+        unit=unit,
+        dev_shm_bytes=_dev_shm(pid, proc),
+        locked_memory_bytes=_locked_memory(pid, proc),
+        sysctl_writable=not _is_read_only(_mounts(None, proc), "/proc/sys"),
+    )
+
+
+def look_at_memory(pid: int, proc: Path = PROC) -> PlaceMemory:
+    """Return what a server may use of the memory.
+
+    A limit that is larger than the host's memory limits nothing. Where lxcfs is mounted it says the smallest
+    limit of all groups, also of those that cannot be seen (lxcfs: src/proc_fuse.c, `get_min_memlimit`).
+
+    Args:
+        pid: the postmaster.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    total: int | None = None
+    with suppress(OSError, ValueError):
+        total = parse_meminfo((proc / "meminfo").read_text()).total or None
+    from_lxcfs = any(point == "/proc/meminfo" for _, point, _, _ in _mounts(None, proc))
+    limits = memory_limits(pid, proc)
+    hard, high = (
+        room if room is not None and (total is None or room.limit_bytes < total) else None
+        for room in (limits.hard, limits.high)
+    )
+    limited: Limited = "no" if limits.unseen is None or from_lxcfs else "unknown"
+    if hard is not None or high is not None:
+        limited = "yes"
+    return PlaceMemory(
+        host_bytes=total,
+        from_lxcfs=from_lxcfs,
+        limited=limited,
+        why=limits.unseen if not from_lxcfs else None,
+        group=None if hard is None else str(hard.path),
+        limit_bytes=None if hard is None else hard.limit_bytes,
+        used_bytes=limits.used_bytes if hard is None else hard.used_bytes,
+        available_bytes=None if hard is None else hard.available_bytes,
+        high_bytes=None if high is None else high.limit_bytes,
+        high_available_bytes=None if high is None else high.available_bytes,
+        counts_huge_pages=counts_huge_pages(proc),
+    )
+
+
+def _kind(pid: int, mounts: list[tuple[str, str, set[str], str]], proc: Path) -> tuple[Kind, str]:
+    """Return the kind of place, and what shows it."""
+    with suppress(OSError):
+        paths = list(paths_of(proc, str(pid)).values())
+        if found := next((path for path in paths if "kubepods" in path), None):
+            return "pod", f"its cgroup is {found}"
+        if any("/pods/" in root and point in _OF_KUBELET for root, point, _, _ in mounts):
+            return "pod", "the kubelet has mounted files in it"
+        if any(word.startswith("KUBERNETES_SERVICE_HOST=") for word in _environment(pid, proc)):
+            return "pod", "its environment has KUBERNETES_SERVICE_HOST"
+        # Where we are inside of LXC, a server that we see is too.
+        both = [*mounts, *_mounts(None, proc)]
+        if any(kind == "fuse.lxcfs" or point == "/proc/meminfo" for _, point, _, kind in both):
+            return "lxc", "its /proc/meminfo is not the kernel's own (lxcfs)"
+        if found := next((path for path in paths if _LXC.search(path)), None):
+            return "lxc", f"its cgroup is {found}"
+        if found := next((path for path in paths if _RUNTIMES.search(path)), None):
+            return "container", f"its cgroup is {found}"
+        if pid_namespaces(pid, proc) > 1:
+            return "container", "it has a PID namespace of its own"
+        mark = next((mark for mark in _MARKS if (proc / str(pid) / "root" / mark).exists()), None)
+        if mark is not None and not _is_in_first_namespace(pid, proc):
+            return "container", f"/{mark} is there"
+        if _is_read_only(mounts, "/proc/sys"):
+            return "container", "/proc/sys is mounted read-only"
+        if "microsoft" in platform.release().lower():
+            return "wsl", f"the kernel is {platform.release()}"
+        if found := next((path for path in paths if _UNIT.search(path)), None):
+            return "systemd", f"its cgroup is {found}"
+    return "host", "nothing shows a container"
+
+
+def _is_in_first_namespace(pid: int, proc: Path) -> bool:
+    """Return whether a process sees all processes: a machine made of an image of Docker has its mark."""
+    with suppress(OSError):
+        return (proc / str(pid) / "ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
+    return False
+
+
+def _mounts(pid: int | None, proc: Path) -> list[tuple[str, str, set[str], str]]:
+    """Return `(mounted root, mount point, options, file system type)` of each mount that a process sees."""
+    found = []
+    with suppress(OSError, ValueError):
+        text = read_kernel_text(proc / ("self" if pid is None else str(pid)) / "mountinfo")
+        for line in lines_of(text):
+            left, _, right = line.partition(" - ")
+            words = left.split(" ")
+            found.append((words[3], words[4], set(words[5].split(",")), right.split(" ")[0]))
+    return found
+
+
+def _is_read_only(mounts: list[tuple[str, str, set[str], str]], point: str) -> bool:
+    """Return whether a mount point, the last mounted there, is read-only."""
+    options = [options for _, where, options, _ in mounts if where == point]
+    return bool(options) and "ro" in options[-1]
+
+
+def _environment(pid: int, proc: Path) -> list[str]:
+    with suppress(OSError), (proc / str(pid) / "environ").open("rb") as file:
+        return file.read(_READ_BYTES).decode(errors="replace").split("\0")
+    return []
+
+
+def _dev_shm(pid: int, proc: Path) -> int | None:
+    with suppress(OSError):
+        found = os.statvfs(proc / str(pid) / "root/dev/shm")
+        return found.f_blocks * found.f_frsize
+    return None
+
+
+def _locked_memory(pid: int, proc: Path) -> int | None:
+    """Return the soft limit on locked memory; None where there is none, or it is not seen."""
+    with suppress(OSError, IndexError, ValueError):
+        for line in lines_of(read_kernel_text(proc / str(pid) / "limits")):
+            if line.startswith("Max locked memory"):
+                soft = line.removeprefix("Max locked memory").split()[0]
+                return None if soft == "unlimited" else int(soft)
+    return None
+
+
+def may_trace_processes(proc: Path = PROC) -> bool:
+    """Return whether we have the capability CAP_SYS_PTRACE, which reading another user's memory takes."""
+    with suppress(OSError, ValueError):
+        for line in lines_of(read_kernel_text(proc / "self/status")):
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> 19 & 1)
+    return True
+
+
+def why_auto_conf_is_closed(pid: int, data_directory: str | None, proc: Path = PROC) -> str | None:
+    """Return why a server cannot write its postgresql.auto.conf; None where nothing is seen that forbids it.
+
+    Args:
+        pid: the postmaster, which works in its data directory.
+        data_directory: as it names it; None where that is not known.
+        proc: the proc file system to read.
+    """
+    name = "postgresql.auto.conf"
+    file = proc / str(pid) / "cwd" / name
+    with suppress(OSError):
+        if os.statvfs(file).f_flag & os.ST_RDONLY:
+            return "it is on a file system that is mounted read-only"
+        if not file.stat().st_mode & 0o222:
+            return "its mode is read-only"
+        if data_directory is not None:
+            path = str(Path(data_directory) / name)
+            if any(point == path for _, point, _, _ in _mounts(pid, proc)):
+                return "it is mounted by itself, and cannot be replaced"
+    return None

@@ -1,0 +1,194 @@
+"""Who keeps a server's settings: Patroni, an operator of Kubernetes, an image; where they are changed then.
+
+ALTER SYSTEM writes postgresql.auto.conf, which goes before postgresql.conf and not before the command line
+(guc-file.l; postmaster.c, `PostmasterMain`). What keeps the settings of all members of a cluster does not
+know of it: the members differ, or the file is written again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from pgsweep.host.procfile import PROC, parse_fields, read_kernel_text
+from pgsweep.pg.queries import load
+from pgsweep.plain import decode_nullable
+from pgsweep.regular import open_of
+
+_BANNER_BYTES: Final = 4096
+_OVERWRITTEN: Final = re.compile(rb"overwritten by Patroni", re.IGNORECASE)
+_BY_PATRONI: Final = frozenset(
+    {
+        "max_connections",
+        "max_locks_per_transaction",
+        "max_worker_processes",
+        "wal_level",
+        "track_commit_timestamp",
+    }
+)
+"""Patroni gives these on the command line, so that they are the same on all members
+(its postgresql/config.py, `CMDLINE_OPTIONS`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a setting has its value from.
+
+    Attributes:
+        value: in force, in the unit of pg_settings.
+        source: as pg_settings has it.
+        file: of that; None where the role may not know.
+        pending: another value waits for a restart.
+    """
+
+    value: str
+    source: str
+    file: str | None
+    pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """What keeps a server's settings.
+
+    Attributes:
+        name: as its makers write it.
+        place: where settings are changed; `{set}` stands for all of them.
+        one: one setting of them.
+        between: what stands between two.
+        because: what shows that it does.
+    """
+
+    name: str
+    place: str
+    one: str = "{name}: {value}"
+    between: str = ", "
+    because: str = ""
+
+    def settings(self, wanted: Mapping[str, str]) -> str:
+        """Return where settings are changed, as one text for all of them."""
+        each = [self.one.format(name=name, value=value) for name, value in wanted.items()]
+        return self.place.format(set=self.between.join(each))
+
+
+_QUOTED: Final = '{name}: "{value}"'
+PATRONI: Final = Manager(
+    "Patroni", "in its configuration: patronictl edit-config {set}", "--pg {name}={value}", " "
+)
+CLOUDNATIVEPG: Final = Manager(
+    "CloudNativePG", "in spec.postgresql.parameters of the Cluster: {set}", _QUOTED
+)
+PGO: Final = Manager(
+    "PGO of Crunchy Data",
+    "in spec.patroni.dynamicConfiguration.postgresql.parameters of the PostgresCluster: {set}",
+    _QUOTED,
+)
+ZALANDO: Final = Manager(
+    "the Postgres operator of Zalando", "in spec.postgresql.parameters of the postgresql: {set}", _QUOTED
+)
+STACKGRES: Final = Manager(
+    "StackGres", "in spec.postgresql.conf of the SGPostgresConfig: {set}", "{name} = '{value}'"
+)
+BITNAMI: Final = Manager(
+    "the image of Bitnami",
+    "in a file of /opt/bitnami/postgresql/conf/conf.d, or in primary.extendedConfiguration of the "
+    "chart: {set}",
+    "{name} = '{value}'",
+)
+
+MANAGERS: Final = (CLOUDNATIVEPG, PGO, ZALANDO, STACKGRES, BITNAMI, PATRONI)
+
+
+def manager_named(name: str | None) -> Manager | None:
+    """Return what keeps settings by its name."""
+    return next((one for one in MANAGERS if one.name == name), None)
+
+
+def read_sources(connection: psycopg.Connection[Any], names: Sequence[str] = ()) -> dict[str, Source]:
+    """Return where settings have their values from: the named ones, and all of files and the command line."""
+    text = load("setting_sources", connection.info.server_version)
+    rows = connection.execute(text, [list(names)]).fetchall()
+    return {
+        name: Source(decode_nullable(value) or "", source, decode_nullable(file), pending)
+        for name, value, source, file, pending in rows
+    }
+
+
+def find_manager(sources: Mapping[str, Source], pid: int | None, proc: Path = PROC) -> Manager | None:
+    """Return what keeps the settings; None where nothing shows that anything does.
+
+    Args:
+        sources: of `read_sources`.
+        pid: the postmaster where it is seen here, as it and its files are looked at then.
+        proc: the proc file system to read.
+    """
+    archive = _value(sources, "archive_command")
+    if "cnpg.config_sha256" in sources or "/controller/manager wal-archive" in archive:
+        return _known(CLOUDNATIVEPG, "its settings, or its archive_command, are of its making")
+    if (config := _value(sources, "config_file")).startswith("/opt/bitnami/"):
+        return _known(BITNAMI, f"config_file is {config}")
+    patroni = _why_patroni(sources, pid, proc)
+    if patroni is None:
+        return None
+    if "bg_mon" in _value(sources, "shared_preload_libraries"):
+        return _known(ZALANDO, f"{patroni}, and the library bg_mon is loaded")
+    if re.match(r"/pgdata/pg\d", _value(sources, "data_directory")):
+        return _known(PGO, f"{patroni}, and data_directory is as PGO has it")
+    if "exec-with-env" in archive:
+        return _known(STACKGRES, f"{patroni}, and archive_command is as StackGres has it")
+    return _known(PATRONI, patroni)
+
+
+def _known(manager: Manager, because: str) -> Manager:
+    return Manager(manager.name, manager.place, manager.one, manager.between, because)
+
+
+def _value(sources: Mapping[str, Source], name: str) -> str:
+    return sources[name].value if name in sources else ""
+
+
+def _why_patroni(sources: Mapping[str, Source], pid: int | None, proc: Path) -> str | None:
+    files = {one.file for one in sources.values() if one.file is not None}
+    if base := next((file for file in files if Path(file).name == "postgresql.base.conf"), None):
+        return f"settings are read from {base}"
+    given = {name for name, one in sources.items() if one.source == "command line"}
+    if given >= _BY_PATRONI:
+        return f"{', '.join(sorted(_BY_PATRONI))} are given on the command line, as Patroni does"
+    if pid is None:
+        return None
+    if (parent := _parent_command(pid, proc)) is not None:
+        return f"the server's parent is {parent}"
+    config = _value(sources, "config_file")
+    for file in [proc / str(pid) / "root" / config.lstrip("/")] if config else []:
+        if _OVERWRITTEN.search(_beginning(file, pid, proc)):
+            return f"{config} says that it is overwritten by Patroni"
+    if not config and _OVERWRITTEN.search(_beginning(proc / str(pid) / "cwd/postgresql.conf", pid, proc)):
+        return "postgresql.conf says that it is overwritten by Patroni"
+    return None
+
+
+def _parent_command(pid: int, proc: Path) -> str | None:
+    """Return the parent of a postmaster where that is Patroni, run by Python or not."""
+    with suppress(OSError, KeyError):
+        parent = parse_fields(read_kernel_text(proc / str(pid) / "status"))["PPid"]
+        words = (proc / parent / "cmdline").read_bytes().split(b"\0")[:3]
+        names = [os.path.basename(word) for word in words]  # noqa: PTH119 (bytes)
+        if any(name in {b"patroni", b"patroni.py", b"patroni.__main__"} for name in names):
+            return f"process {parent}, patroni"
+    return None
+
+
+def _beginning(file: Path, pid: int, proc: Path) -> bytes:
+    """Return the beginning of a file of the server's user; nothing where it cannot be read."""
+    with suppress(OSError, KeyError, ValueError, IndexError):
+        uid = int(parse_fields(read_kernel_text(proc / str(pid) / "status"))["Uid"].split()[1])
+        with os.fdopen(open_of(file, uid, os.O_RDONLY), "rb") as opened:
+            return opened.read(_BANNER_BYTES)
+    return b""

@@ -1,0 +1,1 @@
+"""Where people run PostgreSQL, as real servers: what the kernel and PostgreSQL do is what is expected."""

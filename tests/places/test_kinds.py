@@ -1,0 +1,110 @@
+"""What kind of place a server runs in, and what does not agree with its settings there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgsweep.doctor import examine
+from pgsweep.host.perils import perils_of
+from pgsweep.host.place import look
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records.place import Kind, Place
+from pgsweep.ui.doctor import doctor_text
+from pgsweep.ui.terminal import Terminal
+from tests.fix_doctor import abilities
+from tests.fix_place import group_in, joined, memory_top, started_with
+from tests.fix_process import needs_root
+
+SETTINGS = {"shared_buffers": "16MB", "max_connections": "20", "autovacuum": "off"}
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("kubepods-burstable-pod1234.slice", "pod"),
+        ("docker-0123456789abcdef.scope", "container"),
+        ("lxc.payload.shop", "lxc"),
+        ("postgresql@18-main.service", "systemd"),
+    ],
+)
+def test_the_cgroup_tells_the_kind(name: str, kind: Kind) -> None:
+    with (
+        Cluster.create(settings=SETTINGS) as cluster,
+        group_in(memory_top()) as above,
+        group_in(above, name=name) as group,
+        joined(cluster, group),
+    ):
+        place = look(cluster.postmaster_pid)
+        assert (place.kind, place.contained) == (kind, kind != "systemd")
+        assert place.unit == (name if kind == "systemd" else None)
+        result = examine(cluster.conninfo())
+        assert result.place is not None and result.place.kind == kind
+        text = "".join(
+            doctor_text(result, Terminal(width=300, unicode=False)).split()
+        )  # long names are wrapped
+        assert "".join(place.because.split()) in text
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [
+        ("export KUBERNETES_SERVICE_HOST=10.0.0.1", "pod"),
+        ("mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys", "container"),
+    ],
+)
+def test_the_process_tells_the_kind(first: str, kind: Kind) -> None:
+    with Cluster.create(settings=SETTINGS) as cluster:
+        pid = cluster.postmaster_pid
+        assert look(pid).kind == "host"
+        with started_with(cluster, first=first):
+            running = int((cluster.data_directory / "postmaster.pid").read_text().split()[0])
+            assert look(running).kind == kind
+
+
+@needs_root
+def test_a_parallel_hash_join_needs_room_in_dev_shm() -> None:
+    """Docker gives 64 MB; the server itself says what happens then."""
+    settings = {**SETTINGS, "work_mem": "64MB", "max_parallel_workers_per_gather": "2"}
+    settings["dynamic_shared_memory_type"] = "posix"
+    with Cluster.create(settings=settings) as cluster:
+        assert "dynamic shared memory" not in abilities(examine(cluster.conninfo()))
+        with started_with(cluster, first="mount -t tmpfs -o size=8m none /dev/shm"):
+            found = abilities(examine(cluster.conninfo()))["dynamic shared memory"]
+            assert found.available is False
+            assert "/dev/shm has 8 MB" in found.why and "--shm-size" in found.why
+            with psycopg.connect(cluster.conninfo(), autocommit=True) as session:
+                session.execute(
+                    "CREATE TABLE a AS SELECT n, repeat('x', 100) AS t FROM generate_series(1, 300000) AS n"
+                )
+                session.execute("CREATE TABLE b AS TABLE a")
+                session.execute("ANALYZE a, b")
+                for name in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
+                    session.execute(f"SET {name} = 0".encode())
+                session.execute("SET enable_mergejoin = off")
+                with pytest.raises(psycopg.errors.DiskFull, match="could not resize shared memory segment"):
+                    session.execute("SELECT count(*) FROM a JOIN b USING (n) WHERE a.t = b.t")
+
+
+def test_who_is_exposed() -> None:
+    uring = {"io_method": "io_uring", "max_connections": "1000"}
+    place = Place(kind="systemd", locked_memory_bytes=8 << 20)
+    here = {"huge_pages": False, "processors": 64, "kernel": "7.0.2-cloud"}
+    assert [one.name for one in perils_of(place, uring, **here)] == ["locked memory", "spinlocks"]  # type: ignore[arg-type]
+    for change in ({"huge_pages": True}, {"processors": 8}, {"kernel": "6.18.44"}):
+        found = perils_of(place, {"io_method": "worker"}, **{**here, **change})  # type: ignore[arg-type]
+        assert found == []
+    unlimited = Place(kind="systemd", locked_memory_bytes=None)
+    assert perils_of(unlimited, uring, huge_pages=True) == []
+
+
+def test_a_user_who_sees_little_is_told_no_kind_but_what_anybody_sees(tmp_path: Path) -> None:
+    """What may not be read is left out, and ends nothing."""
+    assert look(None).kind == "elsewhere"
+    assert look(os.getpid(), tmp_path).kind == "host"
+    assert look(os.getpid(), tmp_path).memory.limited == "unknown"
