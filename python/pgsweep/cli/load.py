@@ -271,7 +271,8 @@ def command(
 
     agreed = None
     if not (later or compare):
-        agreed = _agreed(target, files, table, options, [rejects, journal, html, *out], yes=yes)
+        outputs = [rejects, journal, html, *out]
+        agreed = _agreed(target, files, table, options, outputs, yes=yes, waits=not plan)
     if plan:
         assert agreed is not None
         output.write(with_provenance(agreed.result, settings.arguments, server=target.server))
@@ -430,6 +431,7 @@ def _agreed(
     outputs: list[Path | None],
     *,
     yes: bool,
+    waits: bool,
 ) -> Agreed:
     """Return the plan; the user is asked where it is not clear whether the first record is a header."""
     import msgspec
@@ -442,7 +444,7 @@ def _agreed(
     check_outputs(outputs, inputs)
 
     def plan(options: LoadOptions) -> Agreed:
-        return target.use(lambda conninfo: run.agree(conninfo, inputs, table, options))
+        return target.use(lambda conninfo: run.agree(conninfo, inputs, table, options, waits=waits))
 
     try:
         return plan(options)

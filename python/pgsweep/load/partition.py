@@ -204,6 +204,7 @@ def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
     """Return the plan, worded for a new partition."""
     plan, parent = prepared.plan, partition.parent.table.quoted
     choices_of = {"freezing": "COPY FREEZE"}
+    actions = {"drop and make again": "make after the rows", "keep": "make with the table"}
     reasons = {
         "transactions": "the partition is made, filled and attached in it",
         "freezing": f"the table is made in the same transaction{without_wal(plan.wal_level)}",
@@ -213,7 +214,7 @@ def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
             kind=entry.kind,
             name=entry.name,
             definition=entry.definition,
-            action="make after the rows" if entry.kind != "foreign key" else "add and validate",
+            action="add and validate" if entry.kind == "foreign key" else actions[entry.action],
             reason=f"as on {parent}",
         )
         for entry in plan.objects

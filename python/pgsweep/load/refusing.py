@@ -182,15 +182,20 @@ def refused_somewhere(bad: BadRow) -> Refused:
 
 def too_many(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
     """Return the error of more refused records than are allowed."""
-    return _too_many(document.options.max_rejects or 0, refused(document, chunk, bad).message)
+    return too_many_of(document.options.max_rejects or 0, refused(document, chunk, bad).message)
 
 
 def too_many_unreadable(most: int, entry: Input, last: Reject) -> Refused:
     """Return the error of more records than are allowed that cannot be sent to the server."""
-    return _too_many(most, f"{entry.name}, line {last.line}: {last.reason}")
+    return too_many_of(most, f"{entry.name}, line {last.line}: {last.reason}")
 
 
-def _too_many(most: int, last: str) -> Refused:
+def too_many_of(most: int, last: str) -> Refused:
+    """Return the error of more refused records than are allowed.
+
+    Args:
+        last: what is said of the last one.
+    """
     return Refused(
         f"more than {format_many(most, 'record')} {'is' if most == 1 else 'are'} refused, the last: {last}",
         cause="the columns or the format may not be those given",

@@ -44,10 +44,12 @@ from pgsweep.pg.load_copy import open_session
 from pgsweep.pg.load_journal import (
     LoadId,
     Unfinished,
+    at_work,
     begun_by_others,
     claim,
     drop_empty_journal,
     find_unfinished,
+    holder_of,
     make_journal,
     read_objects,
     read_unfinished,
@@ -80,22 +82,32 @@ class Agreed:
     result: LoadResult
 
 
-def agree(conninfo: str, inputs: list[Input], table: str, options: LoadOptions) -> Agreed:
+def agree(
+    conninfo: str, inputs: list[Input], table: str, options: LoadOptions, *, waits: bool = True
+) -> Agreed:
     """Plan a load; nothing is changed.
+
+    Args:
+        waits: for a load of the table that is at work.
 
     Raises:
         PgsweepError: the files or the table cannot be loaded like this.
     """
     with _explained(), connect(conninfo) as connection:
-        partition = None
+        partition: NewPartition | None = None
+        catalog: Catalog | None
         if options.partition_of or options.for_values:
             partition = plan_partition(connection, table, options)
             options, catalog = partition_options(options), partition.catalog
             code = read_code(connection, partition.parent.table, options.search_path)
         else:
-            catalog = _catalog_of(connection, table)
-            if _refuse_unfinished(connection, catalog.table.oid, table):
-                catalog = _catalog_of(connection, table)
+            oid = resolve_relation(connection, table)
+            if not waits and (holder := holder_of(connection, oid)):
+                raise at_work(holder)
+            _refuse_unfinished(connection, oid, table)
+            catalog = read_catalog(connection, oid)
+            if catalog is None:
+                raise dropped(None)
             code = read_code(connection, catalog.table, options.search_path)
         prepared = prepare(catalog, inputs, options, connection, code)
         if partition is not None:
@@ -110,7 +122,7 @@ def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOpti
     Raises:
         PgsweepError: the files or the table cannot be loaded like this.
     """
-    return agree(conninfo, find_inputs(files, options), table, options).result
+    return agree(conninfo, find_inputs(files, options), table, options, waits=False).result
 
 
 def load_files(
@@ -361,13 +373,6 @@ def _already_prepared(document: LoadDocument) -> Prepared:
     return Prepared(document.plan, [], document.target, [], False, document.path)
 
 
-def _catalog_of(connection: Connection, table: str) -> Catalog:
-    catalog = read_catalog(connection, resolve_relation(connection, table))
-    if catalog is None:
-        raise dropped(None)
-    return catalog
-
-
 def _first_xid(control: Connection, catalog: Catalog) -> int:
     """Return the transaction number from which the load counts; no old row has a later one."""
     xid = current_xid(control)
@@ -425,14 +430,13 @@ def _measured(
     return document, Prepared(plan, prepared.objects, prepared.target, prepared.headers, False, prepared.path)
 
 
-def _refuse_unfinished(connection: Connection, oid: int, table: str) -> bool:
-    """Refuse a table of which a load has not ended; return whether one that was at work has ended meanwhile.
+def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:
+    """Refuse a table of which a load has not ended; one that is at work may end meanwhile.
 
     Raises:
         PgsweepError: a load was cut short, is at work, or is another role's.
     """
-    begun = find_unfinished(connection, oid) is not None
-    if begun:
+    if find_unfinished(connection, oid) is not None:
         claim(connection, oid)
     if find_unfinished(connection, oid) is not None:
         raise UsageError(
@@ -446,7 +450,6 @@ def _refuse_unfinished(connection: Connection, oid: int, table: str) -> bool:
             cause="it is under way or was cut short; the table may lack indexes, and has a part of the rows",
             hint=_as_owner(table, owner),
         )
-    return begun
 
 
 def _as_owner(table: str, owner: str) -> str:

@@ -7,10 +7,12 @@ all rows; where records may be refused, they are noted, and all is copied again 
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -24,12 +26,14 @@ from pgsweep.load.refusing import (
     rejects_of,
     target_of,
     too_many,
+    too_many_of,
     too_many_unreadable,
 )
 from pgsweep.load.source import Input, InputError
 from pgsweep.load.split import Chunk, records_of
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import Column
+from pgsweep.pg.load_checks import find_missing_references
 from pgsweep.pg.load_copy import BadRow, copy_with_path, savepoint, settle
 from pgsweep.pg.load_journal import Reject
 from pgsweep.pg.load_search import Records, Refusals, Search, Stage, equal_keys, stage_of
@@ -196,6 +200,8 @@ class WholeFiles:
             self._searched.add(stage)
             self._search(stage)
             return
+        if self._most is not None and bad.lacks_reference and self._search_references():
+            return
         found = False
         for chunk, numbers in self._meant(bad):
             for number in numbers:
@@ -234,6 +240,33 @@ class WholeFiles:
                 raise too_many(self._document, chunk, last) from last
             if search.refused:
                 self._refusals[place] = search.refused
+
+    def _search_references(self) -> bool:
+        """Note all records that refer to no row; return whether there are any."""
+        chunks: list[tuple[int, tuple[int, int], int]] = []
+        passed = 0
+
+        def parts(entry: Input) -> Iterator[bytes | memoryview]:
+            nonlocal passed
+            for chunk in self._pieces(self._document, entry):
+                place, records = (chunk.file, chunk.piece), self._records(chunk)
+                known = self._refusals.get(place, {})
+                chunks.append((passed, place, len(records)))
+                passed += len(records) - len(known)
+                yield from records.without(sorted(known))
+
+        document, most = self._document, self._most or 0
+        files = (parts(entry) for entry in document.inputs)
+        found = find_missing_references(self._connection, document.table, document.target, files, most)
+        for (first, place, size), numbers in groupby(
+            found, lambda one: chunks[bisect(chunks, one[0], key=itemgetter(0)) - 1]
+        ):
+            refusals = self._refusals.setdefault(place, {})
+            kept = [number for number in range(size) if number not in refusals]
+            refusals.update((kept[number - first], reason) for number, reason in numbers)
+        if self._count() > most:
+            raise too_many_of(most, found[-1][1])
+        return bool(found)
 
     def _meant(self, bad: BadRow) -> Iterator[tuple[Chunk, list[int]]]:
         """Yield pieces with the records that an error is about."""

@@ -89,7 +89,7 @@ class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         definition: makes it, without its tablespace.
         drop: drops it, or the constraint that owns it.
-        constrained: makes the constraint, with this index where that can be.
+        constrained: makes the primary key or unique constraint with this index.
         constraint_type: `p`, `u`, `x`, or nothing.
         tablespace: empty for the database's own.
         index_extras: comment and statistics targets, to be set when it is made.

@@ -129,6 +129,11 @@ class BadRow(Exception):
         """Another row, of the table or of the files, has its key."""
         return self.sqlstate in ("23505", "23P01")
 
+    @property
+    def lacks_reference(self) -> bool:
+        """There is no row that it refers to."""
+        return self.sqlstate == "23503"
+
 
 class WrongCount(PgsweepError):
     """COPY took another number of records than were sent."""

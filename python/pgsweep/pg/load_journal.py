@@ -301,31 +301,32 @@ def claim(connection: psycopg.Connection[Any], oid: int) -> None:
     Raises:
         PgsweepError: another run is at work.
     """
-    query = load("load_claim", connection.info.server_version).encode()
-    holder: int | None = None
+    query = "SELECT pg_catalog.pg_try_advisory_lock(%s::int4, %s::int4) OR NULL"
 
     def claimed(kind: int) -> bool | None:
-        nonlocal holder
-        row = connection.execute(query, {"kind": kind, "object": _signed(oid), "oid": oid}).fetchone()
-        assert row is not None
-        holder = row[1]
-        return True if row[0] else None
+        row = connection.execute(query, [kind, _signed(oid)]).fetchone()
+        return None if row is None else row[0]
 
     for kind in (CLAIM, WORK):
         if not awaited(partial(claimed, kind), seconds=_CLAIM_PATIENCE_SECONDS, pause_seconds=0.1):
-            raise PgsweepError(
-                f"another load of this table is at work (process {holder or '?'} of the server)",
-                cause="two loads of one table would take each other's indexes away",
-                hint="wait for it, or end it: psql -d NAME -c "
-                f"'SELECT pg_terminate_backend({holder or 'PROCESS'})'",
-            )
+            raise at_work(holder_of(connection, oid, kind))
     connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s::int4, %s::int4)", [WORK, _signed(oid)])
 
 
-def is_claimed(connection: psycopg.Connection[Any], oid: int) -> bool:
-    """Return whether a run has claimed a table."""
+def at_work(holder: int | None) -> PgsweepError:
+    """Return the error of a table that another run has claimed."""
+    return PgsweepError(
+        f"another load of this table is at work (process {holder or '?'} of the server)",
+        cause="two loads of one table would take each other's indexes away",
+        hint=f"wait for it, or end it: psql -d NAME -c 'SELECT pg_terminate_backend({holder or 'PROCESS'})'",
+    )
+
+
+def holder_of(connection: psycopg.Connection[Any], oid: int, kind: int = CLAIM) -> int | None:
+    """Return the process of the run that has claimed a table, if one has; with `WORK` that of a session."""
     query = load("load_claimed", connection.info.server_version).encode()
-    return connection.execute(query, {"kind": CLAIM, "oid": oid}).fetchone() == (True,)
+    row = connection.execute(query, {"kind": kind, "oid": oid}).fetchone()
+    return None if row is None else row[0]
 
 
 def join_work(connection: psycopg.Connection[Any], oid: int) -> None:
