@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.load import single
+from pgsweep.load import whole
 from pgsweep.load.copying import chunks_of
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load
@@ -299,7 +299,7 @@ def test_missing_references_are_found_at_once(
         read.append(entry)
         return chunks_of(entry, *given)
 
-    monkeypatch.setattr(single, "chunks_of", noted)
+    monkeypatch.setattr(whole, "chunks_of", noted)
     options = LoadOptions(max_rejects=1000, piece_bytes=4096)
     path = tmp_path / "bad.csv"
     outcome = outcome_of(load_files(conninfo, files, '"n%s"', options, rejects=path))

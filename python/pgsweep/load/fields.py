@@ -94,19 +94,7 @@ def without_fields(
             lines.append(line)
             if options.max_rejects is not None:
                 sources.append(record)
-        yield Chunk(
-            chunk.file,
-            chunk.piece,
-            [b"".join(rows)],
-            len(rows),
-            chunk.source_bytes,
-            chunk.first_line,
-            chunk.checksum,
-            chunk.terminator,
-            lines=lines,
-            sources=sources or None,
-            refused=refused,
-        )
+        yield chunk.of([b"".join(rows)], lines, sources, refused)
 
 
 _OURS: Final = FieldCutter("csv", LoadOptions())

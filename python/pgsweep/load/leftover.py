@@ -27,10 +27,7 @@ from pgsweep.plain import shell_word
 def remove_leftovers(conninfo: str, connection: Connection, note: Callable[[str], None]) -> None:
     """Remove local journals of loads of this database that have ended; say what is left of the others.
 
-    Args:
-        conninfo: of the connection; a journal of another server is left alone.
-        connection: outside a transaction.
-        note: receives a line about each file.
+    A journal of another server is left alone.
     """
     mine = (place_of(conninfo), connection.info.dbname)
     found = [

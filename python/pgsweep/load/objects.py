@@ -105,9 +105,7 @@ def journal_indexes(indexes: Sequence[tuple[IndexFacts, str | None]]) -> list[Jo
                     kind="constraint",
                     name=index.name,
                     definition=index.constrained,
-                    drop=None,
                     make=[index.constrained, *index.last_extras],
-                    tablespace=None,
                     stage=1,
                 )
             )
@@ -135,7 +133,6 @@ def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObj
                 definition=key.add,
                 drop=key.drop,
                 make=[key.add, *comment],
-                tablespace=None,
                 stage=2,
             )
         )
@@ -145,9 +142,7 @@ def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObj
                     kind=VALIDATED,
                     name=key.name,
                     definition=key.add.removesuffix(" NOT VALID"),
-                    drop=None,
                     make=[key.validate],
-                    tablespace=None,
                     stage=3,
                 )
             )

@@ -15,7 +15,7 @@ from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, wrong_count
 from pgsweep.pg.load_journal import Reject
 from pgsweep.pg.load_partition import BOUND_CHECK
-from pgsweep.pg.load_search import Records, Refusals, copy_skipping, copy_without_refused
+from pgsweep.pg.load_search import Records, Refusals, Search
 from pgsweep.units import format_many
 
 
@@ -70,22 +70,13 @@ def copy_chunk(
         if most is None or chunk.records is None:
             raise refused(document, chunk, bad) from bad
         records = records_of(entry, document.options, chunk)
+        search = Search(connection, document.table, target, records, most=left, path=path)
         if not bad.by_constraint and left:
-            skipped = copy_skipping(
-                connection,
-                document.table,
-                target,
-                records,
-                lambda record: values_of(record, target),
-                path=path,
-                note=noted,
-            )
+            skipped = search.copy_skipping(lambda record: values_of(record, target), noted)
             if skipped is not None:
                 return skipped, rejects
         try:
-            rows = copy_without_refused(
-                connection, document.table, target, records, bad, path=path, most=left, note=noted
-            )
+            rows = search.copy(bad, noted)
         except BadRow as last:
             if last.record is not None:
                 raise too_many(document, chunk, last) from last
@@ -191,11 +182,7 @@ def too_many_unreadable(most: int, entry: Input, last: Reject) -> Refused:
 
 
 def too_many_of(most: int, last: str) -> Refused:
-    """Return the error of more refused records than are allowed.
-
-    Args:
-        last: what is said of the last one.
-    """
+    """Return the error of more refused records than are allowed, with what is said of the last one."""
     return Refused(
         f"more than {format_many(most, 'record')} {'is' if most == 1 else 'are'} refused, the last: {last}",
         cause="the columns or the format may not be those given",

@@ -61,11 +61,10 @@ def json_columns(entry: Input, head: Head, columns: Sequence[Column], options: L
                     raise _not_json(entry, number, _not_an_object(line, error)) from error
     if options.columns is not None:
         return options.columns
-    taken = _writable(columns)
     known = [column.name for column in columns]
     meant = {named(key, known) or key for key in keys if named(key, options.leave_out or []) is None}
     columns_for(sorted(meant), columns, [], f"a key of {entry.name}")
-    return [column.name for column in taken if column.name in meant]
+    return [column.name for column in columns if column.name in meant]
 
 
 def json_chunks(
@@ -139,19 +138,8 @@ class _JsonRows:
             if rejecting:
                 sources.append(line)
         out.append(b"")
-        return Chunk(
-            chunk.file,
-            chunk.piece,
-            [b"\n".join(out)],
-            len(lines),
-            chunk.source_bytes,
-            chunk.first_line,
-            chunk.checksum,
-            columns=names if len(names) > len(self._names) else None,
-            lines=lines,
-            sources=sources,
-            refused=refused,
-        )
+        columns = names if len(names) > len(self._names) else None
+        return chunk.of([b"\n".join(out)], lines, sources, refused, columns)
 
     def _check(self, found: dict[str, msgspec.Raw]) -> None:
         """Refuse an object for hstore, which would read its text as pairs of its own."""
@@ -216,10 +204,6 @@ def _not_json(entry: Input, number: int, why: str) -> InputError:
         hint="JSON lines have one object a line, from { to }, in UTF-8; correct the line, or have such lines "
         "written to a file: --rejects FILE",
     )
-
-
-def _writable(columns: Sequence[Column]) -> list[Column]:
-    return [column for column in columns if not column.generated]
 
 
 def _field(raw: msgspec.Raw | None, is_array: bool, is_document: bool) -> bytes:

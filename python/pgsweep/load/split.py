@@ -10,7 +10,7 @@ import codecs
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pgsweep._native import RecordSplitter
@@ -93,6 +93,25 @@ class Chunk:
     lines: Sequence[int] | None = None
     sources: Sequence[bytes] | None = None
     refused: Sequence[Reject] = ()
+
+    def of(
+        self,
+        parts: list[bytes],
+        lines: list[int],
+        sources: list[bytes],
+        refused: list[Reject],
+        columns: list[str] | None = None,
+    ) -> Chunk:
+        """Return the piece with other bytes for COPY."""
+        return replace(
+            self,
+            parts=parts,
+            records=len(lines),
+            columns=columns,
+            lines=lines,
+            sources=sources or None,
+            refused=refused,
+        )
 
 
 def is_utf8(options: LoadOptions) -> bool:

@@ -7,15 +7,15 @@ NOT NULL refuse is all that COPY ... WHERE takes; what has no row to refer to is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import psycopg
 from psycopg import sql
 
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_catalog import TableFacts, exact_text
+from pgsweep.pg.load_catalog import TableFacts, exact_text, rows_of
 from pgsweep.pg.load_copy import BadRow, CopyTarget, copy
-from pgsweep.pg.queries import load
 
 _TABLE = "pgsweep_refused"
 _NUMBER = "pgsweep_number"
@@ -44,9 +44,7 @@ def find_refused_by_checks(
     """
     if table.insert_triggers:
         return []
-    query = load("load_checks", connection.info.server_version).encode()
-    names = {"oid": table.oid, "columns": target.columns}
-    rows = [tuple(map(exact_text, row)) for row in connection.execute(query, names)]
+    rows = rows_of(connection, "load_checks", oid=table.oid, columns=target.columns)
     checks = [_check(table, name, expression) for name, expression in rows]
     if not checks:
         return []
@@ -82,9 +80,8 @@ def find_missing_references(
         files: the records of each, which the table takes by one statement.
         most: a few more than so many are enough.
     """
-    query = load("load_references", connection.info.server_version).encode()
-    names = {"oid": table.oid, "columns": target.columns, "records": _TABLE}
-    keys = [tuple(map(exact_text, row)) for row in connection.execute(query, names)]
+    names = {"columns": target.columns, "records": _TABLE}
+    keys = rows_of(connection, "load_references", oid=table.oid, **names)
     if table.insert_triggers or not keys:
         return []
     found: dict[int, str] = {}
@@ -128,7 +125,7 @@ def _check(table: TableFacts, name: str, expression: str | None) -> tuple[sql.Co
     return sql.SQL("(({}) IS FALSE)").format(sql.SQL(expression)), reason
 
 
-def _made(table: TableFacts, rows: Sequence[tuple[str, str | None]]) -> sql.Composed:
+def _made(table: TableFacts, rows: Sequence[tuple[Any, ...]]) -> sql.Composed:
     """Return the statements that make the temporary table."""
     name = sql.Identifier("pg_temp", _TABLE)
     made = sql.SQL("CREATE TEMPORARY TABLE {} (LIKE {} INCLUDING DEFAULTS, {} bigserial)").format(

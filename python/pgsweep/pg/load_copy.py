@@ -250,10 +250,3 @@ def _bad_row(error: psycopg.DatabaseError, target: CopyTarget) -> BadRow:
         sqlstate=error.sqlstate or "",
         key=(key[1].split(", "), key[2].split(", ")) if key else None,
     )
-
-
-@contextmanager
-def savepoint(connection: Connection) -> Iterator[None]:
-    """Undo what fails inside, and only that."""
-    with connection.transaction():
-        yield
