@@ -317,3 +317,18 @@ def test_missing_references_are_found_at_once(
     ask(conninfo, 'DELETE FROM "n%s" WHERE id <> 9000')
     with pytest.raises(PgsweepError, match=r"more than 400 records are refused, the last: .*77"):
         load_files(conninfo, files, '"n%s"', LoadOptions(max_rejects=400))
+
+
+@pytest.mark.parametrize("table", ["tree", "tree_1"])
+def test_missing_references_of_partitions(conninfo: str, tmp_path: Path, table: str) -> None:
+    ask(
+        conninfo,
+        "CREATE TABLE tree (id int PRIMARY KEY, up int REFERENCES tree) PARTITION BY RANGE (id);"
+        "CREATE TABLE tree_1 PARTITION OF tree FOR VALUES FROM (0) TO (100);"
+        "CREATE TABLE tree_2 PARTITION OF tree FOR VALUES FROM (100) TO (200); INSERT INTO tree VALUES (150)",
+    )
+    files = written(tmp_path / "t.csv", "id,up", ["1,2", "2,1", "3,150", "4,151", "5,6", "7,4"])
+    path = tmp_path / "bad.csv"
+    outcome = outcome_of(load_files(conninfo, files, table, LoadOptions(max_rejects=9), rejects=path))
+    assert (outcome.rows, outcome.rejected) == (3, 3)
+    assert [line.split(",")[-1] for line in path.read_text().splitlines()[1:]] == ['151"', '6"', '4"']

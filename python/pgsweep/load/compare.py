@@ -161,7 +161,7 @@ _REMARKS: Final = {
 
 def _ways(catalog: Catalog) -> tuple[list[_Ways], list[str]]:
     keys = any(not key.to_itself for key in catalog.keys)
-    firing = any(trigger.on_insert and trigger.enabled in "OA" for trigger in catalog.triggers)
+    firing = any(trigger.fires for trigger in catalog.triggers)
     possible = [
         (True, _Ways(COPY), ""),
         (

@@ -16,7 +16,7 @@ from pgsweep.load.amount import total
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import without_fields
 from pgsweep.load.refusing import copy_chunk
-from pgsweep.load.rows import json_chunks, parquet_chunks
+from pgsweep.load.rows import JsonRows, parquet_chunks
 from pgsweep.load.source import FileParts, Input, InputError, Reader, check_unchanged
 from pgsweep.load.split import Chunk, read_chunks
 from pgsweep.pg.connect import Connection
@@ -116,21 +116,21 @@ def chunks_of(entry: Input, document: LoadDocument) -> Iterator[Chunk]:
         InputError: it cannot be read, or changed since the load began.
     """
     check_unchanged(entry)
-    plan, columns = document.plan, document.columns
+    plan = document.plan
     file = plan.files[entry.number]
     if entry.format == "parquet":
-        yield from parquet_chunks(entry, plan.columns, columns, document.options)
+        yield from parquet_chunks(entry, document)
     elif entry.format == "binary":
         yield Chunk(entry.number, 0, FileParts(entry), None, entry.size_bytes or 0, 1)
     else:
         with Reader(entry) as reader:
-            header = bool(file.header)
-            chunks = read_chunks(reader, document.options, piece_bytes=plan.piece_bytes, skip_header=header)
+            chunks = read_chunks(
+                reader, document.options, piece_bytes=plan.piece_bytes, skip_header=bool(file.header)
+            )
             if entry.format == "jsonl":
-                chunks = json_chunks(entry, chunks, plan.columns, columns, document.options)
+                chunks = map(JsonRows(entry, document).converted, chunks)
             elif file.left_out:
-                count = len(plan.columns) + len(file.left_out)
-                chunks = without_fields(entry, chunks, file.left_out, count, document.options)
+                chunks = without_fields(entry, chunks, document)
             yield from chunks
     check_unchanged(entry)
 

@@ -90,8 +90,8 @@ def chosen_fields(entry: Input, head: Head, options: LoadOptions, columns: Seque
     if header:
         found = columns_for(fields, columns, leave_out, f"the header of {entry.name}")
         out = [place for place, name in enumerate(found) if name is None]
-        unnamed = [name for name in leave_out if named(name, fields) is None]
-        missing = [name for name in unnamed if not any(named(field, [name]) for field in fields)]
+        used = {named(field, leave_out) for field in fields}
+        missing = [name for name in leave_out if name not in used]
         if missing:
             raise UsageError(
                 f"the header of {entry.name} does not have {', '.join(missing)}, which is to be left out",

@@ -77,7 +77,7 @@ def plan_partition(connection: Connection, table: str, options: LoadOptions) -> 
         )
     parent = read_catalog(connection, resolve_relation(connection, options.partition_of))
     assert parent is not None
-    firing = [trigger for trigger in parent.triggers if trigger.on_insert and trigger.enabled in "OA"]
+    firing = [trigger for trigger in parent.triggers if trigger.fires]
     _check(parent, options, firing)
     schema, name, quoted = name_of_new(connection, table, parent.table.schema)
     facts = msgspec.structs.replace(

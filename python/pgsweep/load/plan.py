@@ -80,7 +80,6 @@ def prepare(
     records = total([amount.records for amount in amounts])
     choices = _header_choices(inputs, looked.fields)
     notes: list[str] = []
-    triggers = [trigger for trigger in catalog.triggers if trigger.on_insert and trigger.enabled in "OA"]
     firing = table.insert_triggers and not options.disable_triggers
     if options.unlogged:
         check_unlogged(catalog, options, firing=firing)
@@ -156,7 +155,8 @@ def prepare(
                 make=[trigger.enable],
                 stage=4,
             )
-            for trigger in triggers
+            for trigger in catalog.triggers
+            if trigger.fires
         ]
     if options.unlogged:
         objects.append(unlogged_change(table))
@@ -438,8 +438,7 @@ def _shown(
         for key, reason in keys
     ]
     for trigger in catalog.triggers:
-        fires = trigger.on_insert and trigger.enabled in "OA"
-        off = options.disable_triggers and fires
+        off = options.disable_triggers and trigger.fires
         why = "as asked" if off else "its effects may be wanted; --disable-triggers leaves it out"
         shown.append(
             LoadObject(
@@ -447,7 +446,7 @@ def _shown(
                 name=trigger.name,
                 definition=trigger.definition,
                 action="disable and enable" if off else "keep",
-                reason=why if fires else "it does not fire",
+                reason=why if trigger.fires else "it does not fire",
             )
         )
     return shown

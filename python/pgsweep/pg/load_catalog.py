@@ -131,6 +131,11 @@ class TriggerFacts(msgspec.Struct, frozen=True, kw_only=True):
     disable: str
     enable: str
 
+    @property
+    def fires(self) -> bool:
+        """It fires when a load inserts rows."""
+        return self.on_insert and self.enabled in "OA"
+
 
 class Hindrance(msgspec.Struct, frozen=True, kw_only=True):
     """Why the rows of a load must not be committed piece by piece.

@@ -33,7 +33,7 @@ def table_copy(connection: Connection, original: Catalog, *, unlogged: bool = Fa
                 connection.execute(sql.SQL("ALTER TABLE ONLY {} ADD CONSTRAINT {}").format(name, rest))
         for trigger in original.triggers:
             before, on, after = trigger.definition.partition(f" ON {table.quoted} ")
-            if on and trigger.on_insert and trigger.enabled in "OA":
+            if on and trigger.fires:
                 connection.execute(sql.SQL("{} ON {} {}").format(sql.SQL(before), name, sql.SQL(after)))
         row = connection.execute(
             "SELECT c.oid::int8 FROM pg_catalog.pg_class AS c"
