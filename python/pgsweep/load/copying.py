@@ -17,7 +17,7 @@ from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import without_fields
 from pgsweep.load.refusing import copy_chunk
 from pgsweep.load.rows import JsonRows, parquet_chunks
-from pgsweep.load.source import FileParts, Input, InputError, Reader, check_unchanged
+from pgsweep.load.source import FileParts, Input, InputError, check_unchanged, opened
 from pgsweep.load.split import Chunk, read_chunks
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DeadlockDetected, DriverError, SerializationFailure
@@ -123,7 +123,7 @@ def chunks_of(entry: Input, document: LoadDocument) -> Iterator[Chunk]:
     elif entry.format == "binary":
         yield Chunk(entry.number, 0, FileParts(entry), None, entry.size_bytes or 0, 1)
     else:
-        with Reader(entry) as reader:
+        with opened(entry) as reader:
             chunks = read_chunks(
                 reader, document.options, piece_bytes=plan.piece_bytes, skip_header=bool(file.header)
             )

@@ -9,13 +9,13 @@ from __future__ import annotations
 import codecs
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pgsweep._native import RecordSplitter
 from pgsweep.load.options import Format, LoadOptions
-from pgsweep.load.source import BLOCK_BYTES, Input, InputError, Reader, check_encoding
+from pgsweep.load.source import BLOCK_BYTES, Input, InputError, Reader, check_encoding, opened
 from pgsweep.pg.load_journal import Reject
 from pgsweep.pg.load_search import Records
 from pgsweep.units import format_bytes
@@ -83,7 +83,7 @@ class Chunk:
 
     file: int
     piece: int
-    parts: Sequence[bytes | memoryview]
+    parts: Iterable[bytes | memoryview]
     records: int | None
     source_bytes: int
     first_line: int
@@ -189,10 +189,9 @@ def read_first(entry: Input, options: LoadOptions) -> Head:
     Raises:
         InputError: it cannot be read, or has no record within the limit.
     """
-    with Reader(entry) as reader:
+    with opened(entry) as reader:
         head, read = _read_head(reader, options)
-        if entry.identity is None:
-            reader.keep(read)
+        reader.keep(read)
     return head
 
 

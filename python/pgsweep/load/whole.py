@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
@@ -185,7 +185,7 @@ class OneTransaction:
             yield from parts
             self._show(chunk)
 
-    def _lines(self, parts: Sequence[bytes | memoryview], count: int | None, records: Records | None) -> int:
+    def _lines(self, parts: Iterable[bytes | memoryview], count: int | None, records: Records | None) -> int:
         """Return how many lines COPY counts in a piece: as `Records.record_at` has the rule."""
         if self.document.target.format != "csv" or count is None:
             return count or 0
