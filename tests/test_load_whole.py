@@ -284,7 +284,8 @@ def test_missing_references_are_found_at_once(
     ask(
         conninfo,
         'CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE "n%s" (id int PRIMARY KEY,'
-        f' "up%s" int REFERENCES "n%s" {key}, other int REFERENCES q);'
+        f' "up%s" int REFERENCES "n%s" {key}, other int REFERENCES q,'
+        "seq int GENERATED ALWAYS AS IDENTITY, at timestamptz NOT NULL DEFAULT now());"
         'INSERT INTO q VALUES (1); INSERT INTO "n%s" VALUES (9000)',
     )
     # Every second has no parent, one none in q; to that one refers, and to this others, one of the next file.

@@ -7,7 +7,7 @@ NOT NULL refuse is all that COPY ... WHERE takes; what has no row to refer to is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 import msgspec
 import psycopg
@@ -102,7 +102,7 @@ def find_missing_references(
         with connection.transaction(force_rollback=True):
             # Where a policy would hide a row, it is an error.
             connection.execute("SET LOCAL row_security = off")
-            connection.execute(_made(table, []))
+            connection.execute(_made(table, [], "INCLUDING IDENTITY"))
             for parts in files:
                 copy(connection, _here(target), parts)
                 find(deferred=False)
@@ -125,11 +125,11 @@ def _check(table: TableFacts, name: str, expression: str | None) -> tuple[sql.Co
     return sql.SQL("(({}) IS FALSE)").format(sql.SQL(expression)), reason
 
 
-def _made(table: TableFacts, rows: Sequence[tuple[Any, ...]]) -> sql.Composed:
-    """Return the statements that make the temporary table."""
+def _made(table: TableFacts, rows: Sequence[tuple[Any, ...]], also: LiteralString = "") -> sql.Composed:
+    """Return the statements that make the temporary table, without the NOT NULL that is looked for."""
     name = sql.Identifier("pg_temp", _TABLE)
-    made = sql.SQL("CREATE TEMPORARY TABLE {} (LIKE {} INCLUDING DEFAULTS, {} bigserial)").format(
-        name, sql.Identifier(table.schema, table.name), sql.Identifier(_NUMBER)
+    made = sql.SQL("CREATE TEMPORARY TABLE {} (LIKE {} INCLUDING DEFAULTS {}, {} bigserial)").format(
+        name, sql.Identifier(table.schema, table.name), sql.SQL(also), sql.Identifier(_NUMBER)
     )
     nullable = [
         sql.SQL("ALTER TABLE {} ALTER {} DROP NOT NULL").format(name, sql.Identifier(column))
