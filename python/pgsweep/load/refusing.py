@@ -10,7 +10,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import values_of, with_names
 from pgsweep.load.source import Input
-from pgsweep.load.split import Chunk, line_ends, line_of, records_of
+from pgsweep.load.split import CR, Chunk, is_text, line_ends, line_of, records_of
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, wrong_count
 from pgsweep.pg.load_journal import Reject
@@ -138,6 +138,8 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
         if number is None:
             number = records.record_at(bad.line, document.target.format)
         if number is not None:
+            ahead = bad.by_encoding and chunk.terminator == CR and number + 1 < len(records)
+            number += ahead and is_text(records[number], document.options)
             kind = "row" if entry.format == "parquet" else "line"
             place = f", {kind} {line_of(chunk, records, number)}"
     elif bad.line is not None:

@@ -10,6 +10,7 @@ import codecs
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from pgsweep.units import format_bytes
 
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _LEAST_STEP_BYTES: Final = 4096
-_LF, _CR = 10, 13
+_LF, CR = 10, 13
 
 _FREE_BYTES: Final = 64 << 20
 _MOST_RATIO: Final = 100
@@ -129,6 +130,14 @@ def codec_of(encoding: str | None) -> str:
         return "latin-1"
 
 
+def is_text(record: bytes, options: LoadOptions) -> bool:
+    """Return whether a record is text in the encoding of the files, as far as Python knows it."""
+    with suppress(UnicodeDecodeError):
+        record.decode(codec_of(options.encoding))
+        return b"\0" not in record
+    return False
+
+
 def _plain(encoding: str) -> str:
     """Return the name of an encoding as the server compares it (pg_char_to_encoding, encnames.c)."""
     return re.sub(r"[^a-z0-9]", "", encoding.lower())
@@ -201,7 +210,7 @@ def _read_head(reader: Reader, options: LoadOptions) -> tuple[Head, bytes]:
     blocks = [reader.read(BLOCK_BYTES)]
     check_encoding(entry, blocks[0], options)
     mark = len(_UTF8_MARK) if blocks[0].startswith(_UTF8_MARK) and is_utf8(options) else 0
-    kinds = (_LF,) if entry.format == "jsonl" else (_LF, _CR)
+    kinds = (_LF,) if entry.format == "jsonl" else (_LF, CR)
     splitters = {kind: splitter_for(entry.format, options, kind) for kind in kinds}
     first: dict[int, int] = {}
     block, passed = blocks[0][mark:], 0
@@ -213,7 +222,7 @@ def _read_head(reader: Reader, options: LoadOptions) -> tuple[Head, bytes]:
                 first.setdefault(kind, passed + int(ends[0]))
         passed += len(block)
         # A carriage return at the very end may be one half of a line end.
-        if _LF in first or first.get(_CR, passed) < passed or whole:
+        if _LF in first or first.get(CR, passed) < passed or whole:
             break
         _check_length(entry, options, passed, 1)
         block = reader.read(BLOCK_BYTES)
@@ -221,14 +230,14 @@ def _read_head(reader: Reader, options: LoadOptions) -> tuple[Head, bytes]:
         blocks.append(block)
     read = b"".join(blocks)
     data = read[mark:]
-    returns = first.get(_CR)
+    returns = first.get(CR)
     terminator = _LF
     if (
         returns is not None
         and data[returns : returns + 1] != b"\n"
         and returns < first.get(_LF, len(data) + 1)
     ):
-        terminator = _CR
+        terminator = CR
     end = first.get(terminator)
     return Head(data, terminator, end, whole, end is None and splitters[terminator].is_open), read
 

@@ -125,6 +125,11 @@ class BadRow(Exception):
         return self.sqlstate in ("23502", "23514")
 
     @property
+    def by_encoding(self) -> bool:
+        """Its bytes are no text. The server looks one byte ahead: its line may be that of the one before."""
+        return self.sqlstate in ("22021", "22P05")
+
+    @property
     def duplicate(self) -> bool:
         """Another row, of the table or of the files, has its key."""
         return self.sqlstate in ("23505", "23P01")

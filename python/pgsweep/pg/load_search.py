@@ -369,7 +369,7 @@ class Search:
                 size = max(1, (bound - begin) // 2) if begin < bound else min(longest, 2 * size)
                 continue
             alone = begin if end - begin == 1 else None
-            if alone is None and (reading or bad.by_itself):
+            if alone is None and (reading or bad.by_itself) and not bad.by_encoding:
                 alone = self._records.certain_at(bad.line, begin=begin, end=end)
             if alone is None:
                 suspect = self._records.record_at(bad.line, self._target.format, begin=begin, end=end)
