@@ -333,3 +333,23 @@ def test_missing_references_of_partitions(conninfo: str, tmp_path: Path, table: 
     outcome = outcome_of(load_files(conninfo, files, table, LoadOptions(max_rejects=9), rejects=path))
     assert (outcome.rows, outcome.rejected) == (3, 3)
     assert [line.split(",")[-1] for line in path.read_text().splitlines()[1:]] == ['151"', '6"', '4"']
+
+
+@pytest.mark.parametrize("key", ["refers to the table itself", "of public.child refers to it"])
+def test_what_refers_to_a_partitioned_table_refers_to_its_partitions(
+    conninfo: str, tmp_path: Path, key: str
+) -> None:
+    """A partition was loaded in pieces, and their undoing would have removed what refers to them."""
+    ask(
+        conninfo,
+        "CREATE TABLE tree (id int PRIMARY KEY, up int) PARTITION BY RANGE (id);"
+        "CREATE TABLE tree_1 PARTITION OF tree FOR VALUES FROM (0) TO (100); CREATE TABLE child (id int)",
+    )
+    if "itself" in key:
+        ask(conninfo, "ALTER TABLE tree ADD FOREIGN KEY (up) REFERENCES tree")
+    else:
+        ask(conninfo, "ALTER TABLE child ADD FOREIGN KEY (id) REFERENCES tree ON DELETE CASCADE")
+    files = written(tmp_path / "t.csv", "id,up", ["1,2", "2,1"])
+    plan = plan_load(conninfo, files, "tree_1", LoadOptions(indexes="drop", max_rejects=1)).plan
+    reasons = {choice.what: choice.reason for choice in plan.choices}
+    assert (plan.strategy, key in reasons["transactions"]) == ("one transaction", True)
