@@ -70,8 +70,9 @@ def statements_of(table: Table, before: list[Row], child: list[str | None]) -> l
 
 
 def _tables(table: Table) -> list[str]:
-    """Return the names of all tables of the case, as SQL has them."""
-    return [quote(table.name), "parent", *(["child"] if table.child else []), "audit", "statements"]
+    """Return the names of all tables of the case that a role must own to load, as SQL has them."""
+    heirs = [*(["child"] if table.child else []), *(["part1"] if table.leaf else [])]
+    return [quote(table.name), "parent", *heirs, "audit", "statements"]
 
 
 def column_clauses(table: Table) -> list[str]:

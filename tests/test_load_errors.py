@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.load_copy import open_session
 from pgsweep.ui.load import load_text
 from pgsweep.ui.terminal import Terminal
+from tests.fix_cli import run
 from tests.fix_load import ask, count_of, said, trouble_database
 
 
@@ -111,3 +113,33 @@ def test_a_load_at_work_was_not_cut_short(
         load_journal.claim(other, oid)
         with pytest.raises(PgsweepError, match="another load of this table is at work"):
             load_files(conninfo, [str(path)], "t", given)
+
+
+def test_a_plan_does_not_wait_for_a_load_at_work(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,a,name\n1,1,x\n")
+    [(oid,)] = ask(conninfo, "SELECT 't'::regclass::oid::int")
+    with open_session(conninfo) as other:
+        load_journal.claim(other, oid)
+        # As a load in one transaction locks it.
+        with other.transaction():
+            other.execute("LOCK TABLE public.t IN ACCESS EXCLUSIVE MODE")
+            begin = time.monotonic()
+            done = run("load", str(path), "t", "--plan", "-d", conninfo)
+            assert f"another load of this table is at work (process {other.info.backend_pid}" in done.stderr
+            assert time.monotonic() - begin < load_journal._CLAIM_PATIENCE_SECONDS / 2
+    assert plan_load(conninfo, [str(path)], "t", LoadOptions()).plan.table == "public.t"
+
+
+def test_the_result_names_the_server_and_what_was_refused(conninfo: str, tmp_path: Path) -> None:
+    path, page = tmp_path / "rows.csv", tmp_path / "page.html"
+    path.write_text("id,a,name\n1,1,x\n2,1,x\nx,1,x\n")
+    ask(conninfo, "CREATE UNIQUE INDEX one ON t (name)")
+    given = ["--indexes", "drop", "--rejects", str(tmp_path / "bad"), "--yes", "--html", str(page)]
+    done = run("load", str(path), "t", *given, "-d", conninfo)
+    assert done.returncode == 1
+    words = done.stdout + done.stderr
+    assert words.count("--resume public.t") == words.count("-d trouble --resume public.t") > 1
+    text = page.read_text()
+    assert f"refused, in {tmp_path}/bad" in text
+    assert '<th scope="col" class="text">step</th>' in text

@@ -186,6 +186,24 @@ def test_refused_records_cost_what_stands_around_them(conninfo: str, tmp_path: P
     assert grown < size * (1.3 if bad == "x" else 3.0)
 
 
+@pytest.mark.parametrize("way", [IN_PIECES, AS_ONE], ids=["pieces", "one"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize("bad", [b"\0b", b"\xff", b"\xe3\x82"], ids=["null", "byte", "half"])
+def test_bytes_that_are_no_text_are_those_of_their_record(
+    conninfo: str, tmp_path: Path, way: dict[str, Any], end: bytes, bad: bytes
+) -> None:
+    """After a carriage return the server looks at the next byte, and names the line of the record before."""
+    records = [b"%d,note,%d" % (n, n) if n % 50 != 21 else b"%d,%s,%d" % (n, bad, n) for n in range(200)]
+    records[71:72] = [bad + b",x,1"]
+    path, rejects = tmp_path / "x.csv", tmp_path / "bad.csv"
+    path.write_bytes(end.join([b"id,note,qty", *records]) + end)
+    outcome = load(conninfo, path, rejects, **way)
+    assert (outcome.rows, outcome.rejected, rejects.read_bytes().count(b"note")) == (196, 4, 0)
+    path.write_bytes(end.join([b"id,note,qty", *records[50:]]) + end)
+    with pytest.raises(PgsweepError, match="line 23: invalid byte sequence"):
+        load(conninfo, path, **way)
+
+
 def test_lines_end_as_the_first_one_does(conninfo: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     for text, rows in (

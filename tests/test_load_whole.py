@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.load import whole
+from pgsweep.load.copying import chunks_of
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load
+from pgsweep.load.source import Input
+from pgsweep.load.split import Chunk
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_load import ask, facts_of, leftovers, outcome_of, said
@@ -102,8 +108,8 @@ def test_what_is_found_at_the_end_has_key_table_and_line(conninfo: str, tmp_path
         with pytest.raises(PgsweepError) as failed:
             load_files(conninfo, files, "n", options)
         words = said(failed.value)
-        # Where the constraint is dropped for the load, its index says no more than the key.
-        assert "n.csv, line 2502" in words or options.indexes == "drop"
+        # Where the constraint is dropped for the load, making it again says no more than the key.
+        assert "n.csv, line 2502" in words or (options.indexes == "drop" and key != "exclusion")
         assert "--resume" not in words
         assert f"Key (up)=({'99' if key in kinds else '9999'})" in words
         assert "nothing of the load is in the table" in words
@@ -268,3 +274,82 @@ def test_a_deferred_trigger_is_run_before_indexes_are_made(
         outcome = load_files(conninfo, paths, "d", given, rejects=tmp_path / "bad").outcome
         assert outcome is not None
         assert (outcome.rows, outcome.rejected, outcome.unchanged) == (2, 1, True)
+
+
+@pytest.mark.parametrize("key", ["", "DEFERRABLE INITIALLY DEFERRED"])
+def test_missing_references_are_found_at_once(
+    conninfo: str, tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once cost a reading of the file."""
+    ask(
+        conninfo,
+        'CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE "n%s" (id int PRIMARY KEY,'
+        f' "up%s" int REFERENCES "n%s" {key}, other int REFERENCES q,'
+        "seq int GENERATED ALWAYS AS IDENTITY, at timestamptz NOT NULL DEFAULT now());"
+        'INSERT INTO q VALUES (1); INSERT INTO "n%s" VALUES (9000)',
+    )
+    # Every second has no parent, one none in q; to that one refers, and to this others, one of the next file.
+    lines = [f"{n},{77000 + n if n % 2 else 9000},1" for n in range(1000)]
+    lines[2], lines[4], lines[600], lines[10] = "2,9000,5", "4,2,1", "600,4,", "x,9000,1"
+    more = ["2001,2002,1", "2002,2001,1", "2003,600,1", "2004,8,1"]
+    files = written(tmp_path / "1.csv", "id,up%s,other", lines)
+    files += written(tmp_path / "2.csv", "id,up%s,other", more)
+    read: list[Input] = []
+
+    def noted(entry: Input, *given: Any) -> Iterator[Chunk]:
+        read.append(entry)
+        return chunks_of(entry, *given)
+
+    monkeypatch.setattr(whole, "chunks_of", noted)
+    options = LoadOptions(max_rejects=1000, piece_bytes=4096)
+    path = tmp_path / "bad.csv"
+    outcome = outcome_of(load_files(conninfo, files, '"n%s"', options, rejects=path))
+    assert (outcome.rows, outcome.rejected) == (499, 505)
+    assert len(read) < 10
+    found = list(csv.DictReader(path.read_text().splitlines()))
+    assert [each["record"] for each in found] == [
+        *(lines[n] for n in range(1000) if n % 2 or n in (2, 4, 10, 600)),
+        more[2],
+    ]
+    assert found[0]["reason"] == (
+        'insert or update on table "n%s" violates foreign key constraint "n%s_up%s_fkey" '
+        '(Key (up%s)=(77001) is not present in table "n%s".)'
+    )
+    ask(conninfo, 'DELETE FROM "n%s" WHERE id <> 9000')
+    with pytest.raises(PgsweepError, match=r"more than 400 records are refused, the last: .*77"):
+        load_files(conninfo, files, '"n%s"', LoadOptions(max_rejects=400))
+
+
+@pytest.mark.parametrize("table", ["tree", "tree_1"])
+def test_missing_references_of_partitions(conninfo: str, tmp_path: Path, table: str) -> None:
+    ask(
+        conninfo,
+        "CREATE TABLE tree (id int PRIMARY KEY, up int REFERENCES tree) PARTITION BY RANGE (id);"
+        "CREATE TABLE tree_1 PARTITION OF tree FOR VALUES FROM (0) TO (100);"
+        "CREATE TABLE tree_2 PARTITION OF tree FOR VALUES FROM (100) TO (200); INSERT INTO tree VALUES (150)",
+    )
+    files = written(tmp_path / "t.csv", "id,up", ["1,2", "2,1", "3,150", "4,151", "5,6", "7,4"])
+    path = tmp_path / "bad.csv"
+    outcome = outcome_of(load_files(conninfo, files, table, LoadOptions(max_rejects=9), rejects=path))
+    assert (outcome.rows, outcome.rejected) == (3, 3)
+    assert [line.split(",")[-1] for line in path.read_text().splitlines()[1:]] == ['151"', '6"', '4"']
+
+
+@pytest.mark.parametrize("key", ["refers to the table itself", "of public.child refers to it"])
+def test_what_refers_to_a_partitioned_table_refers_to_its_partitions(
+    conninfo: str, tmp_path: Path, key: str
+) -> None:
+    """A partition was loaded in pieces, and their undoing would have removed what refers to them."""
+    ask(
+        conninfo,
+        "CREATE TABLE tree (id int PRIMARY KEY, up int) PARTITION BY RANGE (id);"
+        "CREATE TABLE tree_1 PARTITION OF tree FOR VALUES FROM (0) TO (100); CREATE TABLE child (id int)",
+    )
+    if "itself" in key:
+        ask(conninfo, "ALTER TABLE tree ADD FOREIGN KEY (up) REFERENCES tree")
+    else:
+        ask(conninfo, "ALTER TABLE child ADD FOREIGN KEY (id) REFERENCES tree ON DELETE CASCADE")
+    files = written(tmp_path / "t.csv", "id,up", ["1,2", "2,1"])
+    plan = plan_load(conninfo, files, "tree_1", LoadOptions(indexes="drop", max_rejects=1)).plan
+    reasons = {choice.what: choice.reason for choice in plan.choices}
+    assert (plan.strategy, key in reasons["transactions"]) == ("one transaction", True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -80,7 +80,6 @@ class _Names(click.ParamType[Any]):
 )
 @click.option(
     "--format",
-    "kind",
     type=click.Choice(["csv", "tsv", "jsonl", "parquet", "binary"]),
     help="Format of the files; tsv is COPY's text format.  [default: by their names; csv for stdin]",
 )
@@ -132,7 +131,7 @@ class _Names(click.ParamType[Any]):
     "--jobs",
     type=click.IntRange(1, 64),
     metavar="N",
-    help="Sessions that copy.  [default: measured on a sample]",
+    help="Sessions that copy.  [default: measured when it begins]",
 )
 @click.option("--single-transaction", is_flag=True, help="One transaction in one session: all or nothing.")
 @click.option(
@@ -172,6 +171,7 @@ class _Names(click.ParamType[Any]):
 )
 @click.option(
     "--maintenance-work-mem",
+    "maintenance_work_mem_bytes",
     type=Bytes(),
     metavar="SIZE",
     help="Memory for all index builds together.  [default: see the plan]",
@@ -181,12 +181,14 @@ class _Names(click.ParamType[Any]):
 )
 @click.option(
     "--piece",
+    "piece_bytes",
     type=Bytes(),
     metavar="SIZE",
     help="Size of the parts of a file that are copied in one transaction each.  [default: 8 to 64 MB]",
 )
 @click.option(
     "--max-record",
+    "max_record_bytes",
     type=Bytes(),
     metavar="SIZE",
     help="The longest record; a longer one ends the load.  [default: 1 GB, the server's limit]",
@@ -221,6 +223,7 @@ def command(
     compare: bool,
     rejects: Path | None,
     max_rejects: int | None,
+    on_failure: str,
     journal: Path | None,
     as_json: bool,
     as_csv: bool,
@@ -263,7 +266,7 @@ def command(
             "--plan, --resume, --rollback, --keep-as-is, --forget and --compare exclude each other",
             hint="name one of them",
         )
-    options = _options(rejects=rejects, max_rejects=max_rejects, **_taken(given))
+    options = _options(given, rejects, max_rejects, keep_on_failure=on_failure == "keep")
     target = Target(no_password=no_password, ask_password=ask_password, **given)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     from pgsweep.cli.provenance import with_provenance
@@ -271,7 +274,8 @@ def command(
 
     agreed = None
     if not (later or compare):
-        agreed = _agreed(target, files, table, options, [rejects, journal, html, *out], yes=yes)
+        outputs = [rejects, journal, html, *out]
+        agreed = _agreed(target, files, table, options, outputs, yes=yes, waits=not plan)
     if plan:
         assert agreed is not None
         output.write(with_provenance(agreed.result, settings.arguments, server=target.server))
@@ -361,65 +365,33 @@ def _words(words: tuple[str, ...], *, alone: bool) -> tuple[list[str], str]:
     return files, table
 
 
-_TAKEN = {
-    "kind": "format",
-    "header": "header",
-    "columns": "columns",
-    "leave_out": "leave_out",
-    "delimiter": "delimiter",
-    "quote": "quote",
-    "escape": "escape",
-    "null": "null",
-    "empty_is_null": "empty_is_null",
-    "encoding": "encoding",
-    "jobs": "jobs",
-    "single_transaction": "single_transaction",
-    "unlogged": "unlogged",
-    "partition_of": "partition_of",
-    "for_values": "for_values",
-    "indexes": "indexes",
-    "disable_triggers": "disable_triggers",
-    "freeze": "freeze",
-    "search_path": "search_path",
-    "maintenance_work_mem": "maintenance_work_mem_bytes",
-    "vacuum": "vacuum",
-    "piece": "piece_bytes",
-    "max_record": "max_record_bytes",
-    "on_failure": "on_failure",
-}
-
-
-def _taken(given: dict[str, Any]) -> dict[str, Any]:
-    """Take the options of the load out of all parameters, under the names of the feature."""
-    return {name: given.pop(word) for word, name in _TAKEN.items()}
-
-
 def _options(
-    *, rejects: Path | None, max_rejects: int | None, on_failure: Literal["rollback", "keep"], **given: Any
+    given: dict[str, Any], rejects: Path | None, max_rejects: int | None, *, keep_on_failure: bool
 ) -> LoadOptions:
-    """Return the options as the feature takes them.
+    """Return the options as the feature takes them; they are taken out of all parameters.
 
     Raises:
         UsageError: they contradict each other.
     """
     from pgsweep.load.options import LoadOptions
 
+    taken = {name: given.pop(name) for name in LoadOptions.__struct_fields__ if name in given}
     for name in ("delimiter", "quote", "escape"):
-        value = given[name]
+        value = taken[name]
         if value in ("\\t", "tab"):
-            given[name] = "\t"
+            taken[name] = "\t"
         elif value is not None and (len(value) != 1 or not value.isascii()):
             raise UsageError(f"--{name} is one character of ASCII", hint=f"--{name} ';'")
     if max_rejects is not None and rejects is None:
         raise UsageError("--max-rejects goes with --rejects", hint="name the file: --rejects FILE")
     if rejects is not None and max_rejects is None:
         max_rejects = _MAX_REJECTS
-    given["max_record_bytes"] = min(_MAX_RECORD, given["max_record_bytes"] or _MAX_RECORD)
+    taken["max_record_bytes"] = min(_MAX_RECORD, taken["max_record_bytes"] or _MAX_RECORD)
     if rejects is not None:
         from pgsweep.cli.output import check_writable
 
         check_writable(rejects)
-    return LoadOptions(max_rejects=max_rejects, keep_on_failure=on_failure == "keep", **given)
+    return LoadOptions(max_rejects=max_rejects, keep_on_failure=keep_on_failure, **taken)
 
 
 def _agreed(
@@ -430,6 +402,7 @@ def _agreed(
     outputs: list[Path | None],
     *,
     yes: bool,
+    waits: bool,
 ) -> Agreed:
     """Return the plan; the user is asked where it is not clear whether the first record is a header."""
     import msgspec
@@ -442,7 +415,7 @@ def _agreed(
     check_outputs(outputs, inputs)
 
     def plan(options: LoadOptions) -> Agreed:
-        return target.use(lambda conninfo: run.agree(conninfo, inputs, table, options))
+        return target.use(lambda conninfo: run.agree(conninfo, inputs, table, options, waits=waits))
 
     try:
         return plan(options)

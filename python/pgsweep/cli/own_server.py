@@ -25,9 +25,10 @@ _COMMAND: Final = re.compile(
 )
 """Commands for the user's own server, without options that name one."""
 
-_PARTS: Final = ("missing", "refused", "troubles", "settings", "parts")
+_PARTS: Final = ("missing", "refused", "troubles", "settings", "parts", "problems")
 _TEXTS: Final = ("enable", "value", "reason", "why")
-"""Where results propose commands: the parts that a result lists, and their fields."""
+_DONE: Final = ("work", "outcome")
+"""Where results propose commands: the parts that a result lists, and their fields; and what has parts too."""
 
 
 def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: str) -> str:
@@ -81,6 +82,8 @@ def naming_own_server(settings: Settings, result: R) -> R:
     from msgspec.structs import replace
 
     def named(part: Any) -> Any:
+        if isinstance(part, str):
+            return with_own_server(settings, part)
         texts = {name: text for name in _TEXTS if isinstance(text := getattr(part, name, None), str)}
         changed = {name: with_own_server(settings, text) for name, text in texts.items()}
         return part if changed == texts else replace(part, **changed)
@@ -90,10 +93,9 @@ def naming_own_server(settings: Settings, result: R) -> R:
     }
     changed: dict[str, Any] = {name: [named(part) for part in found] for name, found in lists.items()}
     whole: Any = result
-    work = getattr(result, "work", None)
-    if work is not None and (done := naming_own_server(settings, work)) is not work:
-        changed["work"] = done
-        lists["work"] = work
+    for name in _DONE:
+        if (done := getattr(result, name, None)) is not None:
+            lists[name], changed[name] = done, naming_own_server(settings, done)
     whole = whole if changed == lists else replace(whole, **changed)
     rewritten: R = whole
     return rewritten

@@ -62,13 +62,7 @@ def amount_of_parquet(entry: Input) -> Amount:
     return Amount(footer.num_rows, max(unpacked, entry.size_bytes or 0))
 
 
-def total_records(amounts: Sequence[Amount]) -> int | None:
-    """Return how many records all files have; None where that is not known of one."""
-    known = [amount.records for amount in amounts if amount.records is not None]
-    return sum(known) if len(known) == len(amounts) else None
-
-
-def total_read_bytes(amounts: Sequence[Amount]) -> int | None:
-    """Return how many bytes are read of all files, uncompressed; None where that is not known of one."""
-    known = [amount.read_bytes for amount in amounts if amount.read_bytes is not None]
-    return sum(known) if len(known) == len(amounts) else None
+def total(numbers: Sequence[int | None]) -> int | None:
+    """Return the sum; None where a number is not known."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None

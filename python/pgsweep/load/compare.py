@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -28,16 +29,9 @@ from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, read_catalog
 from pgsweep.pg.load_code import read_code, under_path
-from pgsweep.pg.load_compare import (
-    analyze_copy,
-    insert_rows,
-    make_logged,
-    run_statements,
-    settle_constraints,
-    table_copy,
-)
-from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, open_session
-from pgsweep.pg.load_work import failure_of
+from pgsweep.pg.load_compare import insert_rows, run_statements, table_copy
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, open_session, settle
+from pgsweep.pg.load_work import analyze, drop_objects, failure_of, unlogged_change
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.progress import Progress
 from pgsweep.records.load import LoadCompareResult, LoadPractice
@@ -114,31 +108,20 @@ def _compare(
     original = read_catalog(connection, resolve_relation(connection, table))
     assert original is not None
     code = read_code(connection, original.table, options.search_path)
-    prepared = prepare(original, inputs, options, connection, code)
-    path = code.path
-    document = LoadDocument(
-        table=original.table,
-        plan=prepared.plan,
-        target=prepared.target,
-        inputs=inputs,
-        headers=prepared.headers,
-        options=options,
-        jobs=1,
-        first_xid=0,
-        truncatable=False,
-        may_truncate=False,
-        path=path,
-        rejects_file=None,
-        journal=None,
-    )
-    sample = _sample_of(document, original)
+    document, _ = prepare(original, inputs, options, connection, code)
+    sample = _sample_of(document)
     ways, left_out = _ways(original)
+    left_out.append("several sessions: measured when a load begins")
+    if original.table.wal_level == "minimal":
+        left_out.append(
+            "wal_level=minimal: a table made in the same transaction is not logged, so UNLOGGED gains nothing"
+        )
     times: dict[str, list[float]] = {}
     rows: dict[str, int] = {}
     done = 0
     progress.stage("comparing practices")
     for _ in range(_ROUNDS):
-        for name, count, measure in _practices(connection, original, document.target, path, sample, ways):
+        for name, count, measure in _practices(connection, original, document, sample, ways):
             if stop.is_set():
                 break
             times.setdefault(name, []).append(measure())
@@ -166,16 +149,7 @@ def _compare(
             )
             for name, seconds in times.items()
         ],
-        left_out=left_out
-        + ["several sessions: measured on a sample when a load begins"]
-        + (
-            [
-                "with wal_level=minimal a table made in the same transaction is not logged, so UNLOGGED "
-                "gains nothing"
-            ]
-            if original.table.wal_level == "minimal"
-            else []
-        ),
+        left_out=left_out,
     )
 
 
@@ -186,92 +160,88 @@ _REMARKS: Final = {
 
 
 def _ways(catalog: Catalog) -> tuple[list[_Ways], list[str]]:
-    found = [_Ways(COPY)]
-    left_out = []
-    if catalog.indexes:
-        found.append(_Ways("COPY, indexes dropped and made again", drop_indexes=True))
-    else:
-        left_out.append("indexes dropped: there are none")
-    if any(not key.to_itself for key in catalog.keys):
-        found.append(_Ways("COPY, foreign keys dropped and validated", drop_keys=True))
-    else:
-        left_out.append("foreign keys dropped: there are none to other tables")
-    if any(trigger.on_insert and trigger.enabled in "OA" for trigger in catalog.triggers):
-        found.append(_Ways("COPY, triggers disabled", no_triggers=True))
-    else:
-        left_out.append("triggers disabled: there are none on INSERT")
-    if any(not key.to_itself for key in catalog.keys):
-        found.append(_Ways("COPY into UNLOGGED, then LOGGED", unlogged=True, drop_keys=True))
-    else:
-        found.append(_Ways("COPY into UNLOGGED, then LOGGED", unlogged=True))
-    found += [
-        _Ways("COPY FREEZE", freeze=True),
-        _Ways("COPY, and ANALYZE", analyze=True),
-        _Ways(TOGETHER, drop_indexes=True, drop_keys=True, no_triggers=True, freeze=True, analyze=True),
+    keys = any(not key.to_itself for key in catalog.keys)
+    firing = any(trigger.fires for trigger in catalog.triggers)
+    possible = [
+        (True, _Ways(COPY), ""),
+        (
+            bool(catalog.indexes),
+            _Ways("COPY, indexes dropped and made again", drop_indexes=True),
+            "indexes dropped: there are none",
+        ),
+        (
+            keys,
+            _Ways("COPY, foreign keys dropped and validated", drop_keys=True),
+            "foreign keys dropped: there are none to other tables",
+        ),
+        (
+            firing,
+            _Ways("COPY, triggers disabled", no_triggers=True),
+            "triggers disabled: there are none on INSERT",
+        ),
+        (True, _Ways("COPY into UNLOGGED, then LOGGED", unlogged=True, drop_keys=keys), ""),
+        (True, _Ways("COPY FREEZE", freeze=True), ""),
+        (True, _Ways("COPY, and ANALYZE", analyze=True), ""),
+        (
+            True,
+            _Ways(TOGETHER, drop_indexes=True, drop_keys=True, no_triggers=True, freeze=True, analyze=True),
+            "",
+        ),
     ]
-    return found, left_out
+    return [way for can, way, _ in possible if can], [why for can, _, why in possible if not can]
 
 
 Practice = tuple[str, int, Callable[[], float]]
 
 
 def _practices(
-    connection: Connection,
-    original: Catalog,
-    target: CopyTarget,
-    path: str,
-    sample: _Sample,
-    ways: Sequence[_Ways],
+    connection: Connection, original: Catalog, document: LoadDocument, sample: _Sample, ways: Sequence[_Ways]
 ) -> list[Practice]:
-    single, batch = sample.rows[:_SINGLE_ROWS], sample.rows
+    target, path = document.target, document.path
     at_once = max(1, min(_BATCH, _PARAMETERS // max(1, len(target.columns))))
 
-    def inserting(rows: Sequence[Sequence[str | None]], size: int) -> Callable[[], float]:
-        def measure() -> float:
-            with table_copy(connection, original) as catalog:
-                begin = time.monotonic()
-                with under_path(connection, path):
-                    insert_rows(connection, _of(target, catalog), rows, at_once=size)
-                    settle_constraints(connection)
-                return time.monotonic() - begin
+    def inserted(rows: Sequence[Sequence[str | None]], size: int) -> float:
+        with table_copy(connection, original) as catalog:
+            begin, here = time.monotonic(), _of(target, catalog)
+            with under_path(connection, path):
+                insert_rows(connection, here, rows, at_once=size)
+            settle(connection, here, path)
+            return time.monotonic() - begin
 
-        return measure
-
-    def copying(way: _Ways) -> Callable[[], float]:
-        return lambda: _copied(connection, original, target, path, sample, way)
-
-    found: list[Practice] = [
-        ("INSERT, one row a statement", len(single), inserting(single, 1)),
-        (f"INSERT, {at_once} rows a statement", len(batch), inserting(batch, at_once)),
+    single, batch = sample.rows[:_SINGLE_ROWS], sample.rows
+    return [
+        ("INSERT, one row a statement", len(single), partial(inserted, single, 1)),
+        (f"INSERT, {at_once} rows a statement", len(batch), partial(inserted, batch, at_once)),
+        *(
+            (way.name, sample.records, partial(_copied, connection, original, document, sample, way))
+            for way in ways
+        ),
     ]
-    return found + [(way.name, sample.records, copying(way)) for way in ways]
 
 
 def _copied(
-    connection: Connection, original: Catalog, target: CopyTarget, path: str, sample: _Sample, way: _Ways
+    connection: Connection, original: Catalog, document: LoadDocument, sample: _Sample, way: _Ways
 ) -> float:
     with table_copy(connection, original, unlogged=way.unlogged) as catalog:
-        options = LoadOptions(indexes="drop")
+        options, path = LoadOptions(indexes="drop"), document.path
         indexes = journal_indexes(which_indexes(catalog, options, sample.records)) if way.drop_indexes else []
         keys = journal_keys(which_keys(catalog, options, sample.records, set())) if way.drop_keys else []
+        objects = sorted([*indexes, *keys], key=lambda entry: entry.stage)
         begin = time.monotonic()
-        objects = [*indexes, *keys]
-        run_statements(connection, [entry.drop for entry in reversed(objects) if entry.drop is not None])
+        drop_objects(connection, objects)
         if way.no_triggers:
             run_statements(connection, [trigger.disable for trigger in catalog.triggers])
-        wanted = msgspec.structs.replace(_of(target, catalog), freeze=way.freeze)
-        with under_path(connection, path):
-            copy(connection, wanted, sample.parts)
-            settle_constraints(connection)
+        wanted = msgspec.structs.replace(_of(document.target, catalog), freeze=way.freeze)
+        copy_with_path(connection, wanted, sample.parts, path)
+        settle(connection, wanted, path)
         if way.unlogged:
-            make_logged(connection, catalog)
-        for entry in sorted(objects, key=lambda entry: entry.stage):
+            run_statements(connection, unlogged_change(catalog.table).make)
+        for entry in objects:
             run_statements(connection, entry.make)
         if way.no_triggers:
             run_statements(connection, [trigger.enable for trigger in catalog.triggers])
         if way.analyze:
-            with under_path(connection, path):
-                analyze_copy(connection, catalog)
+            analyze(connection, catalog.table, path, vacuum=False)
         return time.monotonic() - begin
 
 
@@ -281,7 +251,7 @@ def _of(target: CopyTarget, catalog: Catalog) -> CopyTarget:
     )
 
 
-def _sample_of(document: LoadDocument, catalog: Catalog) -> _Sample:
+def _sample_of(document: LoadDocument) -> _Sample:
     parts: list[bytes | memoryview] = []
     rows: list[list[str | None]] = []
     records = size = 0
@@ -289,7 +259,7 @@ def _sample_of(document: LoadDocument, catalog: Catalog) -> _Sample:
         document, plan=msgspec.structs.replace(document.plan, piece_bytes=_SAMPLE_BYTES // 8)
     )
     entry = document.inputs[0]
-    for chunk in chunks_of(entry, small, catalog.columns):
+    for chunk in chunks_of(entry, small):
         if len(rows) < _BATCH_ROWS:
             found = records_of(entry, document.options, chunk)
             wanted = min(_BATCH_ROWS - len(rows), len(found))

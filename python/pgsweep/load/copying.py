@@ -5,15 +5,19 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
+
+from pgsweep.load.amount import total
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import without_fields
 from pgsweep.load.refusing import copy_chunk
-from pgsweep.load.rows import json_chunks, parquet_chunks
-from pgsweep.load.source import FileParts, Input, InputError, Reader, check_unchanged
+from pgsweep.load.rows import JsonRows, parquet_chunks
+from pgsweep.load.source import FileParts, Input, InputError, check_unchanged, opened
 from pgsweep.load.split import Chunk, read_chunks
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DeadlockDetected, DriverError, SerializationFailure
@@ -25,10 +29,15 @@ from pgsweep.pg.load_work import failure_of
 from pgsweep.pg.retry import repeated
 from pgsweep.plain import quoted_where_needed
 from pgsweep.progress import Listener, NullListener
+from pgsweep.records.load import LoadChoice, LoadStep
+from pgsweep.units import format_bytes
 
 _TRIES: Final = 5
 _PAUSE_SECONDS: Final = 0.2
 _POLL_SECONDS: Final = 0.2
+_MEASURED_BYTES: Final = 24 << 20
+_GAIN: Final = 1.1
+"""More sessions go on only where they are faster by this factor: they cost the other sessions more."""
 
 
 @dataclass
@@ -77,7 +86,30 @@ class NullLoadListener(NullListener):
         """Ignore it."""
 
 
-def chunks_of(entry: Input, document: LoadDocument, columns: Sequence[Column]) -> Iterator[Chunk]:
+@dataclass
+class Running:
+    """A run of a load in pieces: the session that holds its claim, and what the others need."""
+
+    conninfo: str
+    control: Connection
+    load_id: LoadId
+    document: LoadDocument
+    listener: LoadListener
+    stop: threading.Event
+
+
+def begun_state(inputs: Sequence[Input]) -> CopyState:
+    """Return the state of a copying that begins."""
+    sizes = [entry.size_bytes if entry.compression is None else None for entry in inputs]
+    return CopyState(total_bytes=total(sizes))
+
+
+def step_since(what: str, begin: float) -> LoadStep:
+    """Return a part of the work that ends now."""
+    return LoadStep(what=what, seconds=round(time.monotonic() - begin, 3))
+
+
+def chunks_of(entry: Input, document: LoadDocument) -> Iterator[Chunk]:
     """Yield the pieces of one input in the format of COPY.
 
     Raises:
@@ -85,70 +117,87 @@ def chunks_of(entry: Input, document: LoadDocument, columns: Sequence[Column]) -
     """
     check_unchanged(entry)
     plan = document.plan
+    file = plan.files[entry.number]
     if entry.format == "parquet":
-        yield from parquet_chunks(entry, plan.columns, columns, document.options)
+        yield from parquet_chunks(entry, document)
     elif entry.format == "binary":
         yield Chunk(entry.number, 0, FileParts(entry), None, entry.size_bytes or 0, 1)
     else:
-        with Reader(entry) as reader:
+        with opened(entry) as reader:
             chunks = read_chunks(
-                reader,
-                document.options,
-                piece_bytes=plan.piece_bytes,
-                skip_header=document.headers[entry.number],
+                reader, document.options, piece_bytes=plan.piece_bytes, skip_header=bool(file.header)
             )
             if entry.format == "jsonl":
-                chunks = json_chunks(entry, chunks, plan.columns, columns, document.options)
-            elif left_out := plan.files[entry.number].left_out:
-                count = len(plan.columns) + len(left_out)
-                chunks = without_fields(entry, chunks, left_out, count, document.options)
+                chunks = map(JsonRows(entry, document).converted, chunks)
+            elif file.left_out:
+                chunks = without_fields(entry, chunks, document)
             yield from chunks
     check_unchanged(entry)
+
+
+class Threads:
+    """Threads that do the same, until all is done or one has failed."""
+
+    def __init__(self, work: Callable[[], None], count: int) -> None:
+        self._work = work
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(count)]
+        self._lock = threading.Lock()
+        self.failed: Exception | None = None
+
+    def start(self, count: int | None = None) -> None:
+        """Start all that do not run yet, or some of them."""
+        for thread in [thread for thread in self._threads if thread.ident is None][:count]:
+            thread.start()
+
+    def fail(self, error: Exception) -> None:
+        """Note why the work is not done; the first error counts."""
+        with self._lock:
+            self.failed = self.failed or (failure_of(error) if isinstance(error, DriverError) else error)
+
+    def join(self, waiting: Callable[[], None]) -> None:
+        """Wait until all that were started have ended.
+
+        Args:
+            waiting: is called now and then meanwhile.
+
+        Raises:
+            Exception: one has failed.
+        """
+        for thread in self._threads:
+            while thread.is_alive():
+                thread.join(_POLL_SECONDS)
+                waiting()
+        if self.failed is not None:
+            raise self.failed
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:
+            self.fail(error)
 
 
 class Copier:
     """Copies all pieces that are not in the journal yet.
 
+    Where the plan leaves open how many sessions are fastest, one copies first, and then all.
+
     Args:
-        conninfo: for the sessions.
-        load_id: of the journal.
-        document: what is loaded and how.
-        columns: of the table.
         done: the pieces that are in the journal.
         rejected: records that were refused before.
-        listener: receives how far it is.
-        stop: ends it after the pieces that are under way.
     """
 
-    def __init__(
-        self,
-        conninfo: str,
-        load_id: LoadId,
-        document: LoadDocument,
-        columns: Sequence[Column],
-        done: Sequence[Piece],
-        *,
-        rejected: int,
-        listener: LoadListener,
-        stop: threading.Event,
-    ) -> None:
-        self._conninfo = conninfo
-        self._load_id = load_id
-        self._document = document
-        self._columns = columns
+    def __init__(self, running: Running, done: Sequence[Piece], rejected: int) -> None:
+        self._running = running
+        self._document = running.document
         self._done = {(piece.file, piece.piece): piece for piece in done}
-        self._listener = listener
-        self._stop = stop
         self._lock = threading.Lock()
-        self._failed: Exception | None = None
-        self._queue: queue.Queue[Chunk | None] = queue.Queue(maxsize=document.jobs)
-        sizes = [entry.size_bytes for entry in document.inputs if entry.compression is None]
-        known = len(sizes) == len(document.inputs) and None not in sizes
-        self.state = CopyState(
-            rows=sum(piece.rows for piece in done),
-            rejected=rejected,
-            total_bytes=sum(size or 0 for size in sizes) if known else None,
-        )
+        self._queue: queue.Queue[Chunk | None] = queue.Queue(maxsize=self._document.plan.jobs)
+        self._threads = Threads(self._work, self._document.plan.jobs)
+        self._measured: list[float] = []
+        self._measured_from = (time.monotonic(), 0)
+        self._state = begun_state(self._document.inputs)
+        self._state.rows, self._state.rejected = sum(piece.rows for piece in done), rejected
 
     def run(self) -> bool:
         """Copy; return whether all is copied, and not stopped before.
@@ -158,39 +207,62 @@ class Copier:
             InputError: a file cannot be read.
             PgsweepError: another failure.
         """
-        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self._document.jobs)]
-        for thread in threads:
-            thread.start()
+        self._threads.start(1 if self._document.measure else None)
         whole = False
         try:
             whole = self._feed()
         except Exception as error:
-            self._fail(error)
+            self._threads.fail(error)
         finally:
-            for _ in threads:
+            for _ in range(self._document.plan.jobs):
                 self._put(None)
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(_POLL_SECONDS)
-                    self._listener.state(self.state)
-        if self._failed is not None:
-            raise self._failed
+            self._threads.join(lambda: self._running.listener.state(self._state))
         return whole
+
+    def _measure(self) -> None:
+        """Compare one session with all, and go on with those that are faster; one disturbs others less."""
+        plan = self._document.plan
+        begin, before = self._measured_from
+        now, bytes_copied = time.monotonic(), self._state.own_bytes - before
+        if bytes_copied < (1 + len(self._measured)) * max(_MEASURED_BYTES, plan.jobs * plan.piece_bytes):
+            return
+        self._measured.append(bytes_copied / max(1e-6, now - begin))
+        self._measured_from = now, self._state.own_bytes
+        self._threads.start()
+        if len(self._measured) < 2:
+            return
+        one, many = self._measured
+        jobs = plan.jobs if many > one * _GAIN else 1
+        for _ in range(plan.jobs - jobs):
+            self._put(None)
+        words = f"1 copied {format_bytes(int(one))} in a second, {plan.jobs} {format_bytes(int(many))}"
+        choices = [
+            LoadChoice(what=choice.what, choice=str(jobs), reason=words)
+            if choice.what == "sessions"
+            else choice
+            for choice in plan.choices
+        ]
+        self._document = msgspec.structs.replace(
+            self._document, plan=msgspec.structs.replace(plan, jobs=jobs, choices=choices), measure=False
+        )
+        self._running.document = self._document
 
     def _feed(self) -> bool:
         for entry in self._document.inputs:
-            for chunk in chunks_of(entry, self._document, self._columns):
-                if self._failed is not None or self._stop.is_set():
+            for chunk in chunks_of(entry, self._document):
+                if self._threads.failed is not None or self._running.stop.is_set():
                     return False
                 done = self._done.get((chunk.file, chunk.piece))
                 if done is not None:
                     self._check(entry, chunk, done)
                     with self._lock:
-                        self.state.done_bytes += chunk.source_bytes
+                        self._state.done_bytes += chunk.source_bytes
                     continue
                 if not self._put(chunk):
                     return False
-                self._listener.state(self.state)
+                if self._document.measure:
+                    self._measure()
+                self._running.listener.state(self._state)
         return True
 
     def _check(self, entry: Input, chunk: Chunk, done: Piece) -> None:
@@ -204,38 +276,21 @@ class Copier:
 
     def _put(self, chunk: Chunk | None) -> bool:
         while True:
-            if self._failed is not None and chunk is not None:
+            if self._threads.failed is not None:
+                # No thread takes what is left: each ends with the piece that it has.
                 return False
-            try:
+            with suppress(queue.Full):
                 self._queue.put(chunk, timeout=_POLL_SECONDS)
-            except queue.Full:
-                if self._failed is not None:
-                    # No thread takes what is left.
-                    self._drain()
-                continue
-            return True
-
-    def _drain(self) -> None:
-        try:
-            while True:
-                self._queue.get_nowait()
-        except queue.Empty:
-            return
-
-    def _fail(self, error: Exception) -> None:
-        with self._lock:
-            self._failed = self._failed or error
+                return True
 
     def _work(self) -> None:
-        try:
-            with open_session(self._conninfo, self._document.table.oid) as connection:
-                while (chunk := self._queue.get()) is not None:
-                    if self._failed is None:
-                        self._copy(connection, chunk)
-        except DriverError as error:
-            self._fail(failure_of(error))
-        except Exception as error:
-            self._fail(error)
+        with open_session(self._running.conninfo, self._document.table.oid) as connection:
+            while self._threads.failed is None:
+                with suppress(queue.Empty):
+                    chunk = self._queue.get(timeout=_POLL_SECONDS)
+                    if chunk is None:
+                        return
+                    self._copy(connection, chunk)
 
     def _copy(self, connection: Connection, chunk: Chunk) -> None:
         # After either error the server has undone the piece, and it can be copied again.
@@ -246,17 +301,17 @@ class Copier:
             pause_seconds=_PAUSE_SECONDS,
         )
         with self._lock:
-            self.state.rows += rows
-            self.state.rejected += rejected
-            self.state.done_bytes += chunk.source_bytes
-            self.state.own_bytes += chunk.source_bytes
+            self._state.rows += rows
+            self._state.rejected += rejected
+            self._state.done_bytes += chunk.source_bytes
+            self._state.own_bytes += chunk.source_bytes
 
     def _copied(self, connection: Connection, chunk: Chunk) -> tuple[int, int]:
         def note(rows: int, rejects: Sequence[Reject]) -> None:
             check_same(connection, self._document.table)
             add_piece(
                 connection,
-                self._load_id,
+                self._running.load_id,
                 file=chunk.file,
                 piece=chunk.piece,
                 size_bytes=chunk.source_bytes,
@@ -266,7 +321,9 @@ class Copier:
                 rejects=rejects,
             )
 
-        rows, rejects = copy_chunk(connection, self._document, chunk, rejected=self.state.rejected, note=note)
+        rows, rejects = copy_chunk(
+            connection, self._document, chunk, rejected=self._state.rejected, note=note
+        )
         return rows, len(rejects)
 
 

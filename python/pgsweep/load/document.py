@@ -11,7 +11,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.files import make_private, remove_private, state_folder, write_whole
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.source import Input
-from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_catalog import Column, TableFacts
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import JournalObject
 from pgsweep.records.load import LoadPlan
@@ -21,27 +21,33 @@ class LoadDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What a later run needs to continue.
 
     Attributes:
-        headers: whether each input begins with a header.
+        columns: of the table.
         first_xid: the transaction number from which the load counts.
         truncatable: TRUNCATE of the table would change nothing but its files.
         may_truncate: `truncatable`, and the table was empty under a lock.
         path: the search_path of the table's code.
+        measure: it is not known yet whether several sessions are faster than one.
         journal: the local file; None where there is none.
     """
 
     table: TableFacts
+    columns: list[Column]
     plan: LoadPlan
     target: CopyTarget
     inputs: list[Input]
-    headers: list[bool]
     options: LoadOptions
-    jobs: int
-    first_xid: int
     truncatable: bool
-    may_truncate: bool
     path: str
-    rejects_file: str | None
-    journal: str | None
+    measure: bool
+    first_xid: int = 0
+    may_truncate: bool = False
+    rejects_file: str | None = None
+    journal: str | None = None
+
+    @property
+    def headers(self) -> list[str]:
+        """The files that begin with a header."""
+        return [file.path for file in self.plan.files if file.header]
 
     def text(self) -> str:
         """Return the document for the journal."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Final
 
+from pgsweep.load.document import LoadDocument
 from pgsweep.load.options import Format, LoadOptions
 from pgsweep.load.source import Input, InputError
 from pgsweep.load.split import Chunk, codec_of, pairs_of, records_of, without_end
@@ -56,18 +57,14 @@ class FieldCutter:
         return self._delimiter.join(fields)
 
 
-def without_fields(
-    entry: Input, chunks: Iterator[Chunk], left_out: Sequence[int], count: int, options: LoadOptions
-) -> Iterator[Chunk]:
-    """Yield the pieces of a file without some of the fields of each record.
-
-    Args:
-        left_out: their places.
-        count: how many fields a record has with them.
+def without_fields(entry: Input, chunks: Iterator[Chunk], document: LoadDocument) -> Iterator[Chunk]:
+    """Yield the pieces of a file without those fields of each record that are left out.
 
     Raises:
         InputError: a record has another number of fields, and none may be refused.
     """
+    options, left_out = document.options, document.plan.files[entry.number].left_out
+    count = len(document.plan.columns) + len(left_out)
     cutter = FieldCutter(entry.format, options)
     kept = [place for place in range(count) if place not in left_out]
     for chunk in chunks:
@@ -94,19 +91,7 @@ def without_fields(
             lines.append(line)
             if options.max_rejects is not None:
                 sources.append(record)
-        yield Chunk(
-            chunk.file,
-            chunk.piece,
-            [b"".join(rows)],
-            len(rows),
-            chunk.source_bytes,
-            chunk.first_line,
-            chunk.checksum,
-            chunk.terminator,
-            lines=lines,
-            sources=sources or None,
-            refused=refused,
-        )
+        yield chunk.of([b"".join(rows)], lines, sources, refused)
 
 
 _OURS: Final = FieldCutter("csv", LoadOptions())

@@ -90,11 +90,8 @@ def chosen_fields(entry: Input, head: Head, options: LoadOptions, columns: Seque
     if header:
         found = columns_for(fields, columns, leave_out, f"the header of {entry.name}")
         out = [place for place, name in enumerate(found) if name is None]
-        missing = [
-            name
-            for name in leave_out
-            if named(name, fields) is None and not any(named(f, [name]) for f in fields)
-        ]
+        used = {named(field, leave_out) for field in fields}
+        missing = [name for name in leave_out if name not in used]
         if missing:
             raise UsageError(
                 f"the header of {entry.name} does not have {', '.join(missing)}, which is to be left out",
@@ -162,10 +159,7 @@ def _check_one_line(entry: Input, head: Head, options: LoadOptions) -> None:
     record = head.record.rstrip(b"\r\n")
     if entry.format != "csv" or (b"\n" not in record and b"\r" not in record):
         return
-    try:
-        lines = sum(1 for _ in _reader(_decoded(record, options), options, strict=True))
-    except csv.Error:
-        lines = 0
+    lines = _strictly(_decoded(record, options), options)
     if lines != 1:
         raise InputError(
             f"the header of {entry.name} goes on over more lines",
@@ -190,13 +184,20 @@ def strays(entry: Input, head: Head, options: LoadOptions) -> str | None:
         text = _decoded(whole, options)
     except InputError:
         return None
-    try:
-        found = sum(1 for _ in _reader(text, options, strict=True))
-    except csv.Error as error:
-        return str(error)
+    found = _strictly(text, options)
+    if isinstance(found, str):
+        return found
     if found != len(ends):
         return f"a strict parser finds {found} records in the first {len(whole)} bytes, COPY {len(ends)}"
     return None
+
+
+def _strictly(text: str, options: LoadOptions) -> int | str:
+    """Return how many records a strict parser finds, or what it says."""
+    try:
+        return sum(1 for _ in _reader(text, options, strict=True))
+    except csv.Error as error:
+        return str(error)
 
 
 def _reader(text: str, options: LoadOptions, *, strict: bool = False) -> Iterator[list[str]]:

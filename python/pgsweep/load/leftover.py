@@ -19,7 +19,7 @@ from pgsweep.load.document import LocalJournal, remove_local
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.conninfo import place_of
 from pgsweep.pg.load_catalog import differences, read_facts
-from pgsweep.pg.load_journal import begun_by_others, is_claimed, read_unfinished
+from pgsweep.pg.load_journal import begun_by_others, holder_of, read_unfinished
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.plain import shell_word
 
@@ -27,10 +27,7 @@ from pgsweep.plain import shell_word
 def remove_leftovers(conninfo: str, connection: Connection, note: Callable[[str], None]) -> None:
     """Remove local journals of loads of this database that have ended; say what is left of the others.
 
-    Args:
-        conninfo: of the connection; a journal of another server is left alone.
-        connection: outside a transaction.
-        note: receives a line about each file.
+    A journal of another server is left alone.
     """
     mine = (place_of(conninfo), connection.info.dbname)
     found = [
@@ -53,7 +50,7 @@ def _settle(connection: Connection, path: Path, journal: LocalJournal, note: Cal
         return
     # A run that has claimed the table writes the file before the journal in the database.
     # The journal of another role's load is not read.
-    if is_claimed(connection, oid) or begun_by_others(connection, oid):
+    if holder_of(connection, oid) or begun_by_others(connection, oid):
         return
     changes = differences(journal.before, read_facts(connection, oid))
     if not changes:

@@ -38,6 +38,8 @@ def which_indexes(
         reason = index.kept
         if reason is None and options.indexes == "keep":
             reason = "as asked"
+        if reason is None and index.constraint_type == "x":
+            reason = "a build compares row by row too, and would not say which record it refuses"
         if reason is None and not table.owned:
             reason = "only the owner of the table may drop it"
         if reason is None and table.kind == "p":
@@ -84,35 +86,26 @@ def journal_indexes(indexes: Sequence[tuple[IndexFacts, str | None]]) -> list[Jo
     for index, reason in indexes:
         if reason is not None:
             continue
-        owned_by_constraint = index.constrained is not None
-        whole = index.constraint_type == "x"
-        makes = [index.constrained or ""] if whole else [index.definition]
+        of_constraint = index.constrained is not None
         objects.append(
             JournalObject(
                 kind=KINDS[index.constraint_type],
                 name=index.name,
                 definition=index.definition,
                 drop=index.drop,
-                make=[
-                    *makes,
-                    *index.index_extras,
-                    *([] if owned_by_constraint and not whole else index.last_extras),
-                ],
+                make=[index.definition, *index.index_extras, *([] if of_constraint else index.last_extras)],
                 tablespace=index.tablespace,
-                # An exclusion constraint locks the table while it is built; so it comes after the others.
-                stage=1 if whole else 0,
+                stage=0,
                 size_bytes=index.bytes,
             )
         )
-        if owned_by_constraint and not whole:
+        if index.constrained is not None:
             objects.append(
                 JournalObject(
                     kind="constraint",
                     name=index.name,
-                    definition=index.constrained or "",
-                    drop=None,
-                    make=[index.constrained or "", *index.last_extras],
-                    tablespace=None,
+                    definition=index.constrained,
+                    make=[index.constrained, *index.last_extras],
                     stage=1,
                 )
             )
@@ -140,7 +133,6 @@ def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObj
                 definition=key.add,
                 drop=key.drop,
                 make=[key.add, *comment],
-                tablespace=None,
                 stage=2,
             )
         )
@@ -150,9 +142,7 @@ def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObj
                     kind=VALIDATED,
                     name=key.name,
                     definition=key.add.removesuffix(" NOT VALID"),
-                    drop=None,
                     make=[key.validate],
-                    tablespace=None,
                     stage=3,
                 )
             )

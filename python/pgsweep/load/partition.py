@@ -16,14 +16,16 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.load.copying import step_since
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.plan import Prepared, without_wal
+from pgsweep.load.plan import without_wal
+from pgsweep.load.table import check_primary
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import Catalog, KeyFacts, TriggerFacts, differences, read_catalog, read_facts
 from pgsweep.pg.load_lock import Note
 from pgsweep.pg.load_partition import attach_partition, make_partition, name_of_new
 from pgsweep.pg.userpath import resolve_relation
-from pgsweep.records.load import LoadChoice, LoadObject, LoadStep
+from pgsweep.records.load import LoadChoice, LoadPlan, LoadStep
 
 _GIVEN_UP: Final = (
     "the new partition is not visible until the end; the partitioned table can be used, but not altered",
@@ -54,11 +56,7 @@ class NewPartition:
         """Add its foreign keys and attach it, in the transaction that is open."""
         begin = time.monotonic()
         attach_partition(connection, self.parent, table.table, self.bound, _keys(self.parent), note=note)
-        return [
-            LoadStep(
-                what=f"attaching to {self.parent.table.quoted}", seconds=round(time.monotonic() - begin, 3)
-            )
-        ]
+        return [step_since(f"attaching to {self.parent.table.quoted}", begin)]
 
     def changes(self, connection: Connection) -> list[str]:
         """Return what the partitioned table had before and does not have now; normally nothing."""
@@ -68,11 +66,6 @@ class NewPartition:
 
 def plan_partition(connection: Connection, table: str, options: LoadOptions) -> NewPartition:
     """Return the partition to be created; nothing is changed.
-
-    Args:
-        connection: outside a transaction.
-        table: the name of the new partition.
-        options: with the partitioned table and the bound.
 
     Raises:
         UsageError, MissingAbility: it cannot be made.
@@ -84,7 +77,7 @@ def plan_partition(connection: Connection, table: str, options: LoadOptions) -> 
         )
     parent = read_catalog(connection, resolve_relation(connection, options.partition_of))
     assert parent is not None
-    firing = [trigger for trigger in parent.triggers if trigger.on_insert and trigger.enabled in "OA"]
+    firing = [trigger for trigger in parent.triggers if trigger.fires]
     _check(parent, options, firing)
     schema, name, quoted = name_of_new(connection, table, parent.table.schema)
     facts = msgspec.structs.replace(
@@ -95,7 +88,6 @@ def plan_partition(connection: Connection, table: str, options: LoadOptions) -> 
         quoted=quoted,
         kind="r",
         is_partition=False,
-        has_children=False,
         row_security=False,
         may_insert=True,
         may_lock=True,
@@ -153,10 +145,7 @@ def _check_closed(bound: str) -> None:
 
 def _check(parent: Catalog, options: LoadOptions, firing: list[TriggerFacts]) -> None:
     table = parent.table
-    if table.in_recovery:
-        raise MissingAbility(
-            "the server is a standby", cause="it takes no writes", hint="connect to the primary: -h HOST"
-        )
+    check_primary(table)
     if table.kind != "p":
         raise UsageError(f"{table.quoted} is not partitioned", hint="leave out --partition-of")
     if not table.owned:
@@ -200,21 +189,21 @@ def partition_options(options: LoadOptions) -> LoadOptions:
     )
 
 
-def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
+def partition_plan(plan: LoadPlan, partition: NewPartition) -> LoadPlan:
     """Return the plan, worded for a new partition."""
-    plan, parent = prepared.plan, partition.parent.table.quoted
+    parent = partition.parent.table.quoted
     choices_of = {"freezing": "COPY FREEZE"}
+    actions = {"drop and make again": "make after the rows", "keep": "make with the table"}
     reasons = {
         "transactions": "the partition is made, filled and attached in it",
         "freezing": f"the table is made in the same transaction{without_wal(plan.wal_level)}",
     }
     objects = [
-        LoadObject(
-            kind=entry.kind,
-            name=entry.name,
-            definition=entry.definition,
-            action="make after the rows" if entry.kind != "foreign key" else "add and validate",
+        msgspec.structs.replace(
+            entry,
+            action="add and validate" if entry.kind == "foreign key" else actions[entry.action],
             reason=f"as on {parent}",
+            size_bytes=None,
         )
         for entry in plan.objects
     ]
@@ -231,7 +220,7 @@ def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
         )
         for choice in plan.choices
     ]
-    plan = msgspec.structs.replace(
+    return msgspec.structs.replace(
         plan,
         kind=f"new partition of {parent}",
         objects=objects,
@@ -239,7 +228,4 @@ def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
         given_up=list(_GIVEN_UP),
         partition_of=parent,
         bound=partition.bound,
-    )
-    return Prepared(
-        plan, prepared.objects, prepared.target, prepared.headers, prepared.measure, prepared.path
     )

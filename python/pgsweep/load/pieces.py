@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError
-from pgsweep.load.copying import Copier, LoadListener, unmoved_sequences
+from pgsweep.load.copying import Copier, Running, step_since, unmoved_sequences
 from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, write_local
 from pgsweep.load.objects import objects_of
 from pgsweep.load.rebuild import Rebuild
@@ -19,12 +18,9 @@ from pgsweep.load.refusing import Refused
 from pgsweep.load.rejects import write_rejects
 from pgsweep.load.source import ChangedFile, InputError
 from pgsweep.load.unlogged import not_empty
-from pgsweep.pg.connect import Connection
 from pgsweep.pg.conninfo import place_of
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import (
-    Catalog,
-    Column,
     changed_since_plan,
     differences,
     hindering,
@@ -36,7 +32,6 @@ from pgsweep.pg.load_copy import WrongCount, open_session
 from pgsweep.pg.load_journal import (
     UNLOGGED,
     JournalObject,
-    LoadId,
     Phase,
     begin_load,
     end_load,
@@ -70,89 +65,80 @@ class PieceRun:
     """One run of a load in pieces.
 
     Args:
-        before: what the catalog said of the table, where an earlier run has begun the load.
+        before: what the catalog said of the table before the load.
+        resumed: an earlier run has begun the load.
     """
 
-    def __init__(
-        self,
-        conninfo: str,
-        control: Connection,
-        load_id: LoadId,
-        document: LoadDocument,
-        columns: Sequence[Column],
-        listener: LoadListener,
-        stop: threading.Event,
-        *,
-        before: list[tuple[str, str]] | None = None,
-    ) -> None:
-        self._conninfo = conninfo
-        self._control = control
-        self._load_id = load_id
-        self._document = document
-        self._columns = columns
-        self._listener = listener
-        self._stop = stop
+    def __init__(self, running: Running, before: list[tuple[str, str]], *, resumed: bool = False) -> None:
+        self._running = running
+        self.control, self._load_id = running.control, running.load_id
+        self._listener, self._table = running.listener, running.document.table
+        self._before = before
+        self._resumed = self._stays = resumed
+        self._begin = time.monotonic()
+        self._wal = wal_position(running.control)
         self._steps: list[LoadStep] = []
-        self._wal = wal_position(control)
         self._notes: list[str] = []
-        self.resumed = self._stays = before is not None
-        self.before = before or []
 
-    def begin(self, catalog: Catalog, objects: list[JournalObject], place: Path | None) -> None:
+    @property
+    def document(self) -> LoadDocument:
+        """What is loaded and how, with what was measured."""
+        return self._running.document
+
+    def begin(self, objects: list[JournalObject]) -> None:
         """Write the journal, here and there; then drop what is dropped."""
-        self.before = catalog.facts
-        if place is not None:
+        document, conninfo = self._running.document, self._running.conninfo
+        if document.journal is not None:
             write_local(
-                place,
+                Path(document.journal),
                 LocalJournal(
                     load_id=self._load_id.id,
-                    server=place_of(self._conninfo),
-                    database=self._control.info.dbname,
-                    table=self._document.table.quoted,
-                    files=[entry.path for entry in self._document.inputs],
+                    server=place_of(conninfo),
+                    database=self.control.info.dbname,
+                    table=self._table.quoted,
+                    files=[entry.path for entry in document.inputs],
                     restore=[statement for entry in objects for statement in entry.make],
                     objects=objects,
-                    before=catalog.facts,
+                    before=self._before,
                 ),
             )
-        oid = self._document.table.oid
         # A limit of connections must be found before anything is dropped.
         with ExitStack() as sessions:
-            for _ in range(self._document.jobs):
-                sessions.enter_context(open_session(self._conninfo))
-        begin_load(self._control, self._load_id, oid, self._document.text(), catalog.facts, objects)
+            for _ in range(document.plan.jobs):
+                sessions.enter_context(open_session(conninfo))
+        begin_load(self.control, self._load_id, self._table.oid, document.text(), self._before, objects)
         self._stays = True
         try:
-            self.drop(objects)
+            self._drop(objects)
         except (PgsweepError, DriverError):
             # That transaction was undone, so there is nothing to restore.
             with suppress(DriverError, PgsweepError):
                 self._remove_journal()
             raise
 
-    def drop(self, objects: list[JournalObject]) -> None:
+    def _drop(self, objects: list[JournalObject]) -> None:
         """Drop and disable, in one transaction with the phase that says so."""
-        table = self._document.table
+        table, control, document = self._table, self.control, self._running.document
 
         def work() -> None:
-            changed = read_facts(self._control, table.oid) != self.before
-            off = self._document.options.disable_triggers
-            if changed or hindering(read_hindrances(self._control, table.oid), triggers_off=off):
+            off = document.options.disable_triggers
+            changed = read_facts(control, table.oid) != self._before
+            if changed or hindering(read_hindrances(control, table.oid), triggers_off=off):
                 raise changed_since_plan()
-            if self._document.truncatable and is_empty(self._control, table):
-                self._document = msgspec.structs.replace(self._document, may_truncate=True)
-                set_document(self._control, self._load_id, self._document.text())
-            if self._document.options.unlogged:
-                if not is_empty(self._control, table):
+            if document.truncatable and is_empty(control, table):
+                self._running.document = msgspec.structs.replace(document, may_truncate=True)
+                set_document(control, self._load_id, self.document.text())
+            if document.options.unlogged:
+                if not is_empty(control, table):
                     raise not_empty(table.quoted)
-                mark_alive(self._control, self._load_id)
-            drop_objects(self._control, objects)
-            set_present(self._control, self._load_id, None, present=False)
-            set_phase(self._control, self._load_id, "copying")
+                mark_alive(control, self._load_id)
+            drop_objects(control, objects)
+            set_present(control, self._load_id, None, present=False)
+            set_phase(control, self._load_id, "copying")
 
         begin = time.monotonic()
         lock = lock_statement(table, "ACCESS EXCLUSIVE" if objects else "SHARE")
-        in_short_lock(self._control, table, lock, work, note=self._listener.note)
+        in_short_lock(control, table, lock, work, note=self._listener.note)
         self._step("dropping", begin)
 
     def real_phase(self, phase: Phase) -> Phase:
@@ -161,20 +147,17 @@ class PieceRun:
         It is the copying again where a crash of the server has emptied the UNLOGGED table. Earlier versions
         noted the phase `rolling back` before they removed rows: with pieces in the journal, none is removed.
         """
-        if phase == "rolling back" and read_pieces(self._control, self._load_id):
+        if phase == "rolling back" and read_pieces(self.control, self._load_id):
             phase = "copying"
-            set_phase(self._control, self._load_id, phase)
-        missing = {
-            entry.kind for _, entry, present in read_objects(self._control, self._load_id) if not present
-        }
-        if UNLOGGED not in missing or is_alive(self._control, self._load_id):
+            set_phase(self.control, self._load_id, phase)
+        kinds = {entry.kind for _, entry in self._missing()}
+        if UNLOGGED not in kinds or is_alive(self.control, self._load_id):
             return phase
-        table = self._document.table
-        self._listener.note(f"a crash of the server has emptied {table.quoted}, which was UNLOGGED")
-        begin_again(self._control, table, self._load_id, note=self._listener.note)
+        self._listener.note(f"a crash of the server has emptied {self._table.quoted}, which was UNLOGGED")
+        begin_again(self.control, self._table, self._load_id, note=self._listener.note)
         if phase == "rebuilding":
-            set_phase(self._control, self._load_id, "copying")
-            return "copying"
+            phase = "copying"
+            set_phase(self.control, self._load_id, phase)
         return phase
 
     @contextmanager
@@ -184,7 +167,7 @@ class PieceRun:
             yield
         except (PgsweepError, DriverError) as error:
             ours = error if isinstance(error, PgsweepError) else failure_of(error)
-            ways = self._document.table.ways
+            ways = self._table.ways
             if self._stays and not ways.are_in(ours.hint):
                 again = f"undo the load: {ways.rollback}" if rolling_back else ways.either
                 with suppress(DriverError, PgsweepError):
@@ -194,37 +177,28 @@ class PieceRun:
                 ours.hint = f"{f'{ours.hint}; ' if ours.hint else ''}{again}"
             raise ours from error
 
-    def copy_and_finish(self, begin: float) -> LoadOutcome:
-        """Copy all pieces, then make again what was dropped."""
-        with self.said():
-            return self._copy_and_finish(begin)
-
-    def _copy_and_finish(self, begin: float) -> LoadOutcome:
-        started = time.monotonic()
-        self._listener.stage("copying")
-        copier = Copier(
-            self._conninfo,
-            self._load_id,
-            self._document,
-            self._columns,
-            read_pieces(self._control, self._load_id),
-            rejected=len(read_rejects(self._control, self._load_id)),
-            listener=self._listener,
-            stop=self._stop,
-        )
-        try:
-            whole = copier.run()
-        except (Refused, InputError, WrongCount) as error:
-            raise self._undone(error) from error
-        self._step("copying", started)
-        if not whole:
-            return self._outcome("interrupted", begin, unchanged=None)
-        set_phase(self._control, self._load_id, "rebuilding")
-        return self.finish(begin)
+    def go_on(self, phase: Phase = "copying") -> LoadOutcome:
+        """Copy all pieces, then make again what was dropped; in a later phase only that."""
+        if phase == "planned":
+            self._drop([entry for _, entry, _ in read_objects(self.control, self._load_id)])
+        if phase != "rebuilding":
+            started = time.monotonic()
+            self._listener.stage("copying")
+            rejected = len(read_rejects(self.control, self._load_id))
+            copier = Copier(self._running, read_pieces(self.control, self._load_id), rejected)
+            try:
+                whole = copier.run()
+            except (Refused, InputError, WrongCount) as error:
+                raise self._undone(error) from error
+            self._step("copying", started)
+            if not whole:
+                return self._outcome("interrupted")
+            set_phase(self.control, self._load_id, "rebuilding")
+        return self.finish()
 
     def _undone(self, error: PgsweepError) -> PgsweepError:
-        ways = self._document.table.ways
-        if self._document.options.keep_on_failure:
+        ways = self._table.ways
+        if self.document.options.keep_on_failure:
             if isinstance(error, ChangedFile):
                 error.hint = f"undo what was copied: {ways.rollback}; then load the file again"
                 return error
@@ -233,9 +207,9 @@ class PieceRun:
         # What the server says of a refused record is in the message; of a wrong count the cause is all.
         why = f"{error.cause}; " if isinstance(error, WrongCount) else ""
         self._listener.note("rolling the load back")
-        self._stop.clear()
+        self._running.stop.clear()
         try:
-            ended = self.roll_back(time.monotonic()).ended
+            ended = self.roll_back().ended
         except CannotRemove as failed:
             error.cause = f"{why}the load could not be rolled back: {failed.message}; {failed.cause}"
             error.hint = failed.hint
@@ -247,132 +221,115 @@ class PieceRun:
         error.cause = f"{why}the load was rolled back: its rows are gone, everything dropped is made again"
         return error
 
-    def finish(self, begin: float, *, keep_as_is: bool = False, partly: bool = False) -> LoadOutcome:
+    def finish(self, *, keep_as_is: bool = False, partly: bool = False) -> LoadOutcome:
         """Make again what was dropped, compare the catalog, remove the journal.
 
         Args:
             keep_as_is: end the load also where an object cannot be made.
             partly: not all pieces are copied.
         """
-        with self.said():
-            problems, whole = self._rebuild()
-        if not whole:
-            return self._outcome("interrupted", begin, unchanged=None)
-        still_unlogged = any(problem.entry_kind == UNLOGGED for problem in problems)
-        if problems and (still_unlogged or not keep_as_is):
-            return self._outcome("incomplete", begin, unchanged=False, problems=problems)
+        problems, unfinished = self._rebuild(keep_as_is=keep_as_is)
+        if unfinished is not None:
+            return unfinished
         started = time.monotonic()
         self._listener.stage("analyzing")
-        if self._document.table.owned:
-            vacuum = self._document.options.vacuum
-            self._notes += analyze(self._control, self._document.table, self._document.path, vacuum=vacuum)
+        if self._table.owned:
+            vacuum, path = self.document.options.vacuum, self._running.document.path
+            self._notes += analyze(self.control, self._table, path, vacuum=vacuum)
             self._step("analyzing", started)
-        return self._end("kept as it is" if problems or partly else "loaded", begin, partly=partly)
+        return self._end("kept as it is" if problems or partly else "loaded", partly=partly)
 
-    def roll_back(self, begin: float, *, keep_as_is: bool = False) -> LoadOutcome:
+    def roll_back(self, *, keep_as_is: bool = False) -> LoadOutcome:
         """Remove the rows, make again what was dropped, remove the journal.
 
         Args:
             keep_as_is: end the load also where an object cannot be made.
         """
-        table = self._document.table
-        if read_catalog(self._control, table.oid) is None:
+        document = self.document
+        if read_catalog(self.control, self._table.oid) is None:
             self._listener.note("the table no longer exists, so there is nothing to restore")
-            return self._end("rolled back", begin)
+            return self._end("rolled back")
         started = time.monotonic()
         self._listener.stage("removing rows")
         remove_rows(
-            self._control,
-            table,
+            self.control,
+            self._table,
             self._load_id,
-            read_pieces(self._control, self._load_id),
-            first_xid=self._document.first_xid,
-            may_truncate=self._document.may_truncate,
+            read_pieces(self.control, self._load_id),
+            first_xid=document.first_xid,
+            may_truncate=document.may_truncate,
             note=self._listener.note,
         )
         self._step("removing rows", started)
         with self.said(rolling_back=True):
-            problems, whole = self._rebuild(rolling_back=True)
-        if not whole:
-            return self._outcome("interrupted", begin, unchanged=None)
-        still_unlogged = any(problem.entry_kind == UNLOGGED for problem in problems)
-        if problems and (still_unlogged or not keep_as_is):
-            return self._outcome("incomplete", begin, unchanged=False, problems=problems)
-        return self._end("rolled back", begin)
+            _, unfinished = self._rebuild(keep_as_is=keep_as_is, rolling_back=True)
+        return unfinished or self._end("rolled back")
 
-    def forget(self, begin: float, *, really: bool) -> LoadOutcome:
+    def forget(self, *, really: bool) -> LoadOutcome:
         """Return what the table would be left with if the journal were removed, or remove it; change nothing.
 
         Args:
             really: remove it.
         """
-        rows = sum(piece.rows for piece in read_pieces(self._control, self._load_id))
+        rows = sum(piece.rows for piece in read_pieces(self.control, self._load_id))
         lines = [f"{format_many(rows, 'row')} of the load {'stays' if rows == 1 else 'stay'} in the table"]
         lines += _missing_lines(self._missing())
-        outcome = self._outcome("forgotten", begin, unchanged=None, problems=lines)
+        outcome = self._outcome("forgotten", problems=lines)
         if really:
             self._write_rejects()
             self._remove_journal()
         return outcome
 
     def _write_rejects(self) -> None:
-        write_rejects(self._document, read_rejects(self._control, self._load_id))
+        write_rejects(self.document, read_rejects(self.control, self._load_id))
 
     def _missing(self) -> list[tuple[int, JournalObject]]:
-        return [
-            (number, entry)
-            for number, entry, present in read_objects(self._control, self._load_id)
-            if not present
-        ]
+        objects = read_objects(self.control, self._load_id)
+        return [(number, entry) for number, entry, present in objects if not present]
 
-    def _rebuild(self, *, rolling_back: bool = False) -> tuple[list[CannotMake], bool]:
-        rebuild = Rebuild(
-            self._conninfo,
-            self._control,
-            self._load_id,
-            self._document,
-            listener=self._listener,
-            stop=self._stop,
-            rolling_back=rolling_back,
-        )
-        catalog = read_catalog(self._control, self._document.table.oid)
+    def _rebuild(
+        self, *, keep_as_is: bool, rolling_back: bool = False
+    ) -> tuple[list[CannotMake], LoadOutcome | None]:
+        """Make again what was dropped; return what cannot be made, and the outcome if this run ends there."""
+        catalog = read_catalog(self.control, self._table.oid)
         there = set() if catalog is None else objects_of(catalog)
         for number, entry in self._missing():
             if (entry.name, entry.definition) in there:
-                adopt_object(self._control, self._document.table, number, entry, self._load_id)
-        whole = rebuild.run(self._missing())
+                adopt_object(self.control, self._table, number, entry, self._load_id)
+        rebuild = Rebuild(self._running, rolling_back=rolling_back)
+        whole, problems = rebuild.run(self._missing()), rebuild.problems
         self._steps += rebuild.steps
-        return list(rebuild.problems), whole
+        if not whole:
+            return problems, self._outcome("interrupted")
+        still_unlogged = any(problem.entry_kind == UNLOGGED for problem in problems)
+        if problems and (still_unlogged or not keep_as_is):
+            return problems, self._outcome("incomplete", unchanged=False, problems=problems)
+        return problems, None
 
-    def _end(self, ended: str, begin: float, *, partly: bool = False) -> LoadOutcome:
-        facts = read_facts(self._control, self._document.table.oid)
-        changes = differences(self.before, facts) if facts else []
-        missing = self._missing() if facts else []
-        if missing:
+    def _end(self, ended: str, *, partly: bool = False) -> LoadOutcome:
+        facts = read_facts(self.control, self._table.oid)
+        changes = differences(self._before, facts) if facts else []
+        if facts and (missing := self._missing()):
             changes = _missing_lines(missing)
         words = ["not all rows of the files were copied; no later run copies the others"] if partly else []
         unchanged = not changes if facts else None
-        outcome = self._outcome(ended, begin, unchanged=unchanged, problems=words + changes)
+        outcome = self._outcome(ended, unchanged=unchanged, problems=words + changes)
         if ended != "rolled back":
             self._write_rejects()
         self._remove_journal()
         return outcome
 
     def _remove_journal(self) -> None:
-        end_load(self._control, self._load_id)
+        end_load(self.control, self._load_id)
         self._stays = False
-        remove_local(self._document.journal)
+        remove_local(self.document.journal)
 
     def _outcome(
-        self,
-        ended: str,
-        begin: float,
-        *,
-        unchanged: bool | None,
-        problems: Sequence[PgsweepError | str] = (),
+        self, ended: str, *, unchanged: bool | None = None, problems: Sequence[PgsweepError | str] = ()
     ) -> LoadOutcome:
-        pieces = read_pieces(self._control, self._load_id)
-        wal = wal_position(self._control)
+        document = self.document
+        pieces = read_pieces(self.control, self._load_id)
+        wal = wal_position(self.control)
         lines = []
         for problem in problems:
             lines.append(problem if isinstance(problem, str) else problem.message)
@@ -384,22 +341,23 @@ class PieceRun:
             ended=ended,
             load_id=self._load_id.id,
             rows=rows,
-            rejected=len(read_rejects(self._control, self._load_id)),
+            rejected=len(read_rejects(self.control, self._load_id)),
             copied_bytes=sum(piece.bytes for piece in pieces),
-            seconds=round(time.monotonic() - begin, 3),
+            seconds=round(time.monotonic() - self._begin, 3),
             wal_bytes=None if wal is None or self._wal is None else wal - self._wal,
-            jobs=self._document.jobs,
-            resumed=self.resumed,
+            jobs=document.plan.jobs,
+            resumed=self._resumed,
             unchanged=unchanged,
             steps=self._steps,
             problems=lines,
-            rejects_file=self._document.rejects_file,
-            journal=self._document.journal if ended in ("interrupted", "incomplete") else None,
-            notes=self._notes + unmoved_sequences(self._columns, self._document.plan.columns, stays),
+            rejects_file=document.rejects_file,
+            journal=document.journal if ended in ("interrupted", "incomplete") else None,
+            notes=self._notes + unmoved_sequences(document.columns, document.plan.columns, stays),
+            headers=document.headers,
         )
 
     def _step(self, what: str, begin: float) -> None:
-        self._steps.append(LoadStep(what=what, seconds=round(time.monotonic() - begin, 3)))
+        self._steps.append(step_since(what, begin))
 
 
 def _missing_lines(missing: Sequence[tuple[int, JournalObject]]) -> list[str]:

@@ -16,9 +16,9 @@ from pgsweep.load.amount import (
     Amount,
     amount_of_parquet,
     amount_of_text,
-    total_read_bytes,
-    total_records,
+    total,
 )
+from pgsweep.load.document import LoadDocument
 from pgsweep.load.header import Fields, chosen_fields, strays
 from pgsweep.load.names import check_columns
 from pgsweep.load.objects import (
@@ -63,36 +63,10 @@ _MEMORY_MOST: Final = 2 << 30
 _MEMORY_REMOTE: Final = 256 << 20
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The plan as it is shown, and what the work needs of it.
-
-    Attributes:
-        objects: what is dropped or disabled, in the order in which it is made again.
-        headers: whether each input begins with a header.
-        measure: whether the number of sessions is measured first.
-        path: the search_path of the table's code.
-    """
-
-    plan: LoadPlan
-    objects: list[JournalObject]
-    target: CopyTarget
-    headers: list[bool]
-    measure: bool
-    path: str
-
-
 def prepare(
     catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, connection: Connection, code: Code
-) -> Prepared:
-    """Return the plan.
-
-    Args:
-        catalog: of the table.
-        inputs: the files.
-        options: of the user.
-        connection: the session that loads.
-        code: of the table.
+) -> tuple[LoadDocument, list[JournalObject]]:
+    """Return the plan, and what is dropped or disabled, in the order in which it is made again.
 
     Raises:
         MissingAbility, UsageError, InputError: it cannot be loaded like this.
@@ -102,12 +76,10 @@ def prepare(
     kind = inputs[0].format
     looked = _look(catalog, inputs, options)
     columns, amounts, stray = looked.columns, looked.amounts, looked.stray
-    headers = [fields is not None and fields.header for fields in looked.fields]
     size = _total_bytes(inputs)
-    records = total_records(amounts)
+    records = total([amount.records for amount in amounts])
     choices = _header_choices(inputs, looked.fields)
     notes: list[str] = []
-    triggers = [trigger for trigger in catalog.triggers if trigger.on_insert and trigger.enabled in "OA"]
     firing = table.insert_triggers and not options.disable_triggers
     if options.unlogged:
         check_unlogged(catalog, options, firing=firing)
@@ -129,30 +101,15 @@ def prepare(
         choices.append(LoadChoice(what="statements", choice="one COPY for each file", reason=whole))
     freeze = _freezes(catalog, options, single=single, dropping=dropping)
     if freeze:
-        choices.append(
-            LoadChoice(
-                what="freezing",
-                choice="COPY FREEZE, if the table is empty",
-                reason=f"the table is truncated in the same transaction{without_wal(table.wal_level)}",
-            )
-        )
+        why = f"the table is truncated in the same transaction{without_wal(table.wal_level)}"
+        choices.append(LoadChoice(what="freezing", choice="COPY FREEZE, if the table is empty", reason=why))
     jobs, measure, why = _jobs(connection, options, inputs, single=single, size=size, stray=stray)
-    choices.append(
-        LoadChoice(
-            what="sessions", choice=f"1 or {jobs}, measured on a sample" if measure else str(jobs), reason=why
-        )
-    )
+    sessions = f"1 or {jobs}, measured while the first pieces are copied" if measure else str(jobs)
+    choices.append(LoadChoice(what="sessions", choice=sessions, reason=why))
     memory = _memory(catalog, options, connection.info.host)
     if dropping:
-        choices.append(
-            LoadChoice(
-                what="maintenance_work_mem",
-                choice=format_bytes(memory),
-                reason="given"
-                if options.maintenance_work_mem_bytes
-                else "a share of the memory, for all builds",
-            )
-        )
+        why = "given" if options.maintenance_work_mem_bytes else "a share of the memory, for all builds"
+        choices.append(LoadChoice(what="maintenance_work_mem", choice=format_bytes(memory), reason=why))
     if stray is not None:
         notes.append(
             f"quotes within unquoted fields: {stray}; COPY takes every quote for the start or end of a "
@@ -196,10 +153,10 @@ def prepare(
                 definition=trigger.definition,
                 drop=trigger.disable,
                 make=[trigger.enable],
-                tablespace=None,
                 stage=4,
             )
-            for trigger in triggers
+            for trigger in catalog.triggers
+            if trigger.fires
         ]
     if options.unlogged:
         objects.append(unlogged_change(table))
@@ -245,7 +202,7 @@ def prepare(
             indexes,
             keys,
             records,
-            total_read_bytes(amounts),
+            total([amount.read_bytes for amount in amounts]),
             minimal=freeze and table.wal_level == "minimal",
             unlogged=options.unlogged,
         ),
@@ -255,8 +212,18 @@ def prepare(
             for f in code.functions
         ],
     )
-    target = _target(catalog, columns, inputs[0].format, options, freeze)
-    return Prepared(plan, objects, target, headers, measure, code.path)
+    document = LoadDocument(
+        table=table,
+        columns=catalog.columns,
+        plan=plan,
+        target=_target(catalog, columns, kind, options, freeze),
+        inputs=list(inputs),
+        options=options,
+        truncatable=catalog.truncatable,
+        path=code.path,
+        measure=measure,
+    )
+    return document, objects
 
 
 @dataclass(frozen=True)
@@ -328,11 +295,9 @@ def _header_choices(inputs: Sequence[Input], fields: Sequence[Fields | None]) ->
 
 
 def _total_bytes(inputs: Sequence[Input]) -> int | None:
-    if any(entry.size_bytes is None for entry in inputs):
-        return None
-    return round(
-        sum((entry.size_bytes or 0) * (COMPRESSION if entry.compression else 1.0) for entry in inputs)
-    )
+    size = total([entry.size_bytes for entry in inputs])
+    packed = sum(entry.size_bytes or 0 for entry in inputs if entry.compression)
+    return None if size is None else round(size + packed * (COMPRESSION - 1.0))
 
 
 def _strategy(
@@ -434,7 +399,7 @@ def _jobs(
         return 1, False, "the files are too small to gain from more"
     if many == 1:
         return 1, False, "this machine has one processor" if wanted == 1 else fewer_note(many, wanted)
-    return many, inputs[0].identity is not None, "more are used only where a sample is faster with them"
+    return many, inputs[0].identity is not None, "more are used only where they are faster"
 
 
 def _memory(catalog: Catalog, options: LoadOptions, host: str) -> int:
@@ -473,21 +438,15 @@ def _shown(
         for key, reason in keys
     ]
     for trigger in catalog.triggers:
-        off = options.disable_triggers and trigger.on_insert and trigger.enabled in "OA"
-        why = (
-            "as asked"
-            if off
-            else "it does not fire"
-            if not trigger.on_insert or trigger.enabled not in "OA"
-            else ""
-        )
+        off = options.disable_triggers and trigger.fires
+        why = "as asked" if off else "its effects may be wanted; --disable-triggers leaves it out"
         shown.append(
             LoadObject(
                 kind="trigger",
                 name=trigger.name,
                 definition=trigger.definition,
                 action="disable and enable" if off else "keep",
-                reason=why or "its effects may be wanted; --disable-triggers leaves it out",
+                reason=why if trigger.fires else "it does not fire",
             )
         )
     return shown
@@ -559,30 +518,16 @@ def _target(
     catalog: Catalog, columns: list[str], kind: str, options: LoadOptions, freeze: bool
 ) -> CopyTarget:
     table = catalog.table
-    if kind == "binary":
-        return CopyTarget(
-            schema=table.schema, table=table.name, columns=columns, format="binary", freeze=freeze
-        )
-    if kind in ("jsonl", "parquet"):
-        return CopyTarget(
-            schema=table.schema,
-            table=table.name,
-            columns=columns,
-            format="csv",
-            encoding="UTF8",
-            freeze=freeze,
-        )
-    text = kind == "tsv"
     return CopyTarget(
         schema=table.schema,
         table=table.name,
         columns=columns,
-        format="text" if text else "csv",
+        format={"binary": "binary", "tsv": "text"}.get(kind, "csv"),
         delimiter=options.delimiter,
-        quote=None if text else options.quote,
-        escape=None if text else options.escape,
+        quote=options.quote,
+        escape=options.escape,
         null=options.null,
-        encoding=options.encoding or "UTF8",
+        encoding=None if kind == "binary" else options.encoding or "UTF8",
         force_null=options.empty_is_null,
         freeze=freeze,
     )

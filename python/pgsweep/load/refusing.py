@@ -10,12 +10,12 @@ from pgsweep.errors import PgsweepError
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import values_of, with_names
 from pgsweep.load.source import Input
-from pgsweep.load.split import Chunk, line_ends, line_of, records_of
+from pgsweep.load.split import CR, Chunk, is_text, line_ends, line_of, records_of
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, wrong_count
 from pgsweep.pg.load_journal import Reject
 from pgsweep.pg.load_partition import BOUND_CHECK
-from pgsweep.pg.load_search import Records, Refusals, copy_skipping, copy_without_refused
+from pgsweep.pg.load_search import Records, Refusals, Search
 from pgsweep.units import format_many
 
 
@@ -70,22 +70,13 @@ def copy_chunk(
         if most is None or chunk.records is None:
             raise refused(document, chunk, bad) from bad
         records = records_of(entry, document.options, chunk)
+        search = Search(connection, document.table, target, records, most=left, path=path)
         if not bad.by_constraint and left:
-            skipped = copy_skipping(
-                connection,
-                document.table,
-                target,
-                records,
-                lambda record: values_of(record, target),
-                path=path,
-                note=noted,
-            )
+            skipped = search.copy_skipping(lambda record: values_of(record, target), noted)
             if skipped is not None:
                 return skipped, rejects
         try:
-            rows = copy_without_refused(
-                connection, document.table, target, records, bad, path=path, most=left, note=noted
-            )
+            rows = search.copy(bad, noted)
         except BadRow as last:
             if last.record is not None:
                 raise too_many(document, chunk, last) from last
@@ -147,6 +138,8 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
         if number is None:
             number = records.record_at(bad.line, document.target.format)
         if number is not None:
+            ahead = bad.by_encoding and chunk.terminator == CR and number + 1 < len(records)
+            number += ahead and is_text(records[number], document.options)
             kind = "row" if entry.format == "parquet" else "line"
             place = f", {kind} {line_of(chunk, records, number)}"
     elif bad.line is not None:
@@ -182,15 +175,16 @@ def refused_somewhere(bad: BadRow) -> Refused:
 
 def too_many(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
     """Return the error of more refused records than are allowed."""
-    return _too_many(document.options.max_rejects or 0, refused(document, chunk, bad).message)
+    return too_many_of(document.options.max_rejects or 0, refused(document, chunk, bad).message)
 
 
 def too_many_unreadable(most: int, entry: Input, last: Reject) -> Refused:
     """Return the error of more records than are allowed that cannot be sent to the server."""
-    return _too_many(most, f"{entry.name}, line {last.line}: {last.reason}")
+    return too_many_of(most, f"{entry.name}, line {last.line}: {last.reason}")
 
 
-def _too_many(most: int, last: str) -> Refused:
+def too_many_of(most: int, last: str) -> Refused:
+    """Return the error of more refused records than are allowed, with what is said of the last one."""
     return Refused(
         f"more than {format_many(most, 'record')} {'is' if most == 1 else 'are'} refused, the last: {last}",
         cause="the columns or the format may not be those given",

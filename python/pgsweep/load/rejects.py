@@ -18,10 +18,6 @@ def write_rejects(document: LoadDocument, rejects: Sequence[Reject]) -> None:
 
     Records are the bytes of the inputs, so the file has their encoding.
 
-    Args:
-        document: says where, if anywhere.
-        rejects: what was refused.
-
     Raises:
         PgsweepError: the disk is full.
     """

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pgsweep.decoded import TooMuch, longest_text
 from pgsweep.errors import UsageError
 from pgsweep.load.arrow_text import as_text, row_bytes
+from pgsweep.load.document import LoadDocument
 from pgsweep.load.names import columns_for, named
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.source import BLOCK_BYTES, Input, InputError
@@ -61,51 +62,36 @@ def json_columns(entry: Input, head: Head, columns: Sequence[Column], options: L
                     raise _not_json(entry, number, _not_an_object(line, error)) from error
     if options.columns is not None:
         return options.columns
-    taken = _writable(columns)
     known = [column.name for column in columns]
     meant = {named(key, known) or key for key in keys if named(key, options.leave_out or []) is None}
     columns_for(sorted(meant), columns, [], f"a key of {entry.name}")
-    return [column.name for column in taken if column.name in meant]
-
-
-def json_chunks(
-    entry: Input,
-    chunks: Iterator[Chunk],
-    names: Sequence[str],
-    columns: Sequence[Column],
-    options: LoadOptions,
-) -> Iterator[Chunk]:
-    """Yield pieces of JSON lines as pieces of CSV.
-
-    Raises:
-        InputError: a line is not a JSON object, has a key that is not a column, or a value that cannot be
-            decoded, and none may be refused.
-    """
-    rows = _JsonRows(entry, names, columns, options)
-    for chunk in chunks:
-        yield rows.converted(chunk)
+    return [column.name for column in columns if column.name in meant]
 
 
 class _Unfit(Exception):
     """A line that cannot be sent to the server, and why."""
 
 
-class _JsonRows:
-    """Converts JSON lines."""
+class JsonRows:
+    """Converts JSON lines of an input."""
 
-    def __init__(
-        self, entry: Input, names: Sequence[str], columns: Sequence[Column], options: LoadOptions
-    ) -> None:
+    def __init__(self, entry: Input, document: LoadDocument) -> None:
+        columns = document.columns
         self._entry = entry
-        self._names = list(names)
+        self._names = document.plan.columns
         self._columns = {column.name: column for column in columns}
-        self._options = options
+        self._options = document.options
         self._kinds = {column.name: (column.category == "A", column.is_json) for column in columns}
         self._hstores = {column.name for column in columns if column.type.endswith("hstore")}
         self._meant: dict[str, str | None] = {}
 
     def converted(self, chunk: Chunk) -> Chunk:
-        """Return a piece as CSV."""
+        """Return a piece as CSV.
+
+        Raises:
+            InputError: a line is not a JSON object, has a key that is not a column, or a value that cannot be
+                decoded, and none may be refused.
+        """
         names, wanted = list(self._names), set(self._names)
         kinds = [(name, *self._kinds[name]) for name in names]
         rejecting = self._options.max_rejects is not None
@@ -139,19 +125,8 @@ class _JsonRows:
             if rejecting:
                 sources.append(line)
         out.append(b"")
-        return Chunk(
-            chunk.file,
-            chunk.piece,
-            [b"\n".join(out)],
-            len(lines),
-            chunk.source_bytes,
-            chunk.first_line,
-            chunk.checksum,
-            columns=names if len(names) > len(self._names) else None,
-            lines=lines,
-            sources=sources,
-            refused=refused,
-        )
+        columns = names if len(names) > len(self._names) else None
+        return chunk.of([b"\n".join(out)], lines, sources, refused, columns)
 
     def _check(self, found: dict[str, msgspec.Raw]) -> None:
         """Refuse an object for hstore, which would read its text as pairs of its own."""
@@ -216,10 +191,6 @@ def _not_json(entry: Input, number: int, why: str) -> InputError:
         hint="JSON lines have one object a line, from { to }, in UTF-8; correct the line, or have such lines "
         "written to a file: --rejects FILE",
     )
-
-
-def _writable(columns: Sequence[Column]) -> list[Column]:
-    return [column for column in columns if not column.generated]
 
 
 def _field(raw: msgspec.Raw | None, is_array: bool, is_document: bool) -> bytes:
@@ -304,16 +275,15 @@ def parquet_columns(entry: Input, columns: Sequence[Column], options: LoadOption
     return {name: meant[name] for name in options.columns}
 
 
-def parquet_chunks(
-    entry: Input, names: Sequence[str], columns: Sequence[Column], options: LoadOptions
-) -> Iterator[Chunk]:
+def parquet_chunks(entry: Input, document: LoadDocument) -> Iterator[Chunk]:
     """Yield the rows of a Parquet file as pieces of CSV, each of so many rows as have few bytes of text.
 
     Raises:
         InputError: it cannot be read, or a row is too long.
     """
-    meant = parquet_columns(entry, columns, options)
-    kinds = {column.name: column for column in columns}
+    names, options = document.plan.columns, document.options
+    meant = parquet_columns(entry, document.columns, options)
+    kinds = {column.name: column for column in document.columns}
     fields = [meant[name] for name in names]
     number, row = 0, 1
     with _opened(entry) as file:

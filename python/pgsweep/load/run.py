@@ -15,7 +15,6 @@ correct the rows or to undo the load.
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,31 +24,31 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
-from pgsweep.load.copying import LoadListener, NullLoadListener
+from pgsweep.load.copying import LoadListener, NullLoadListener, Running
 from pgsweep.load.document import LoadDocument, journal_place, parse_document
 from pgsweep.load.leftover import local_journals, remove_leftovers
-from pgsweep.load.objects import COPY_BYTES_PER_SECOND
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.partition import NewPartition, partition_options, partition_plan, plan_partition
 from pgsweep.load.pieces import PieceRun
-from pgsweep.load.plan import Prepared, prepare
-from pgsweep.load.sample import measure_jobs
+from pgsweep.load.plan import prepare
 from pgsweep.load.single import load_in_one
 from pgsweep.load.source import Input, check_outputs, check_unchanged, find_inputs
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_catalog import Catalog, Column, changed_since_plan, read_catalog
+from pgsweep.pg.load_catalog import Catalog, changed_since_plan, read_catalog
 from pgsweep.pg.load_code import Code, read_code
 from pgsweep.pg.load_copy import open_session
 from pgsweep.pg.load_journal import (
+    JournalObject,
     LoadId,
     Unfinished,
+    at_work,
     begun_by_others,
     claim,
     drop_empty_journal,
     find_unfinished,
+    holder_of,
     make_journal,
-    read_objects,
     read_unfinished,
 )
 from pgsweep.pg.load_lock import dropped
@@ -57,7 +56,7 @@ from pgsweep.pg.load_ways import Ways
 from pgsweep.pg.load_work import current_xid, failure_of, own_rows_are_distinct
 from pgsweep.pg.userpath import parts_of_name, resolve_relation
 from pgsweep.plain import shell_word
-from pgsweep.records.load import LoadChoice, LoadOutcome, LoadResult
+from pgsweep.records.load import LoadOutcome, LoadPlan, LoadResult
 
 
 @dataclass(frozen=True)
@@ -67,41 +66,52 @@ class Agreed:
     Attributes:
         table: as the user has named it.
         catalog: of the table; of a new partition, as it will be.
+        objects: what is dropped or disabled, in the order in which it is made again.
         result: what is shown.
     """
 
-    inputs: list[Input]
     table: str
-    options: LoadOptions
     catalog: Catalog
     code: Code
-    prepared: Prepared
+    document: LoadDocument
+    objects: list[JournalObject]
     partition: NewPartition | None
     result: LoadResult
 
 
-def agree(conninfo: str, inputs: list[Input], table: str, options: LoadOptions) -> Agreed:
+def agree(
+    conninfo: str, inputs: list[Input], table: str, options: LoadOptions, *, waits: bool = True
+) -> Agreed:
     """Plan a load; nothing is changed.
+
+    Args:
+        waits: for a load of the table that is at work.
 
     Raises:
         PgsweepError: the files or the table cannot be loaded like this.
     """
     with _explained(), connect(conninfo) as connection:
-        partition = None
+        partition: NewPartition | None = None
+        catalog: Catalog | None
         if options.partition_of or options.for_values:
             partition = plan_partition(connection, table, options)
             options, catalog = partition_options(options), partition.catalog
             code = read_code(connection, partition.parent.table, options.search_path)
         else:
-            catalog = _catalog_of(connection, table)
-            if _refuse_unfinished(connection, catalog.table.oid, table):
-                catalog = _catalog_of(connection, table)
+            oid = resolve_relation(connection, table)
+            if not waits and (holder := holder_of(connection, oid)):
+                raise at_work(holder)
+            _refuse_unfinished(connection, oid, table)
+            catalog = read_catalog(connection, oid)
+            if catalog is None:
+                raise dropped(None)
             code = read_code(connection, catalog.table, options.search_path)
-        prepared = prepare(catalog, inputs, options, connection, code)
+        document, objects = prepare(catalog, inputs, options, connection, code)
         if partition is not None:
-            prepared = partition_plan(prepared, partition)
-        result = _result(connection, prepared, None)
-        return Agreed(inputs, table, options, catalog, code, prepared, partition, result)
+            plan = partition_plan(document.plan, partition)
+            document, objects = msgspec.structs.replace(document, plan=plan), []
+        result = _result(connection, document.plan)
+        return Agreed(table, catalog, code, document, objects, partition, result)
 
 
 def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOptions) -> LoadResult:
@@ -110,7 +120,7 @@ def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOpti
     Raises:
         PgsweepError: the files or the table cannot be loaded like this.
     """
-    return agree(conninfo, find_inputs(files, options), table, options).result
+    return agree(conninfo, find_inputs(files, options), table, options, waits=False).result
 
 
 def load_files(
@@ -148,45 +158,44 @@ def carry_out(
         PgsweepError: nothing of the load is in the table then, unless the message says otherwise.
     """
     listener, stop = listener or NullLoadListener(), stop or threading.Event()
-    check_outputs([rejects, journal], agreed.inputs)
-    begin = time.monotonic()
-    catalog, prepared = agreed.catalog, agreed.prepared
+    catalog, document, objects = agreed.catalog, agreed.document, agreed.objects
+    check_outputs([rejects, journal], document.inputs)
+    if rejects is not None:
+        document = msgspec.structs.replace(document, rejects_file=str(rejects.absolute()))
     with _explained(), open_session(conninfo) as control:
         remove_leftovers(conninfo, control, listener.note)
         _check_code(control, agreed)
-        if agreed.partition is not None or prepared.plan.strategy == "one transaction":
+        if document.plan.strategy == "one transaction":
             outcome = load_in_one(
                 conninfo,
                 control,
                 catalog,
-                _document(agreed, rejects, None),
-                [] if agreed.partition is not None else prepared.objects,
+                document,
+                objects,
                 listener=listener,
                 stop=stop,
                 partition=agreed.partition,
             )
-            return _result(control, prepared, outcome)
+            return _result(control, document.plan, outcome)
         oid = catalog.table.oid
         schema = make_journal(control)
         try:
             claim(control, oid)
             _refuse_unfinished(control, oid, agreed.table)
-            xid = _first_xid(control, catalog)
-            load_id = str(uuid.uuid4())
-            place = journal_place(journal, load_id)
+            load_id = LoadId(schema, str(uuid.uuid4()))
+            place = journal_place(journal, load_id.id)
             if place is None:
                 listener.note(
                     "there is no folder for a local journal ($XDG_STATE_HOME); name a file: --journal FILE"
                 )
-            document = msgspec.structs.replace(_document(agreed, rejects, place), first_xid=xid)
-            if prepared.measure:
-                listener.stage("measuring how many sessions are fastest")
-                document, prepared = _measured(conninfo, control, document, prepared, catalog.columns, schema)
-            run = PieceRun(
-                conninfo, control, LoadId(schema, load_id), document, catalog.columns, listener, stop
+            document = msgspec.structs.replace(
+                document,
+                first_xid=_first_xid(control, catalog),
+                journal=None if place is None else str(place),
             )
+            run = PieceRun(Running(conninfo, control, load_id, document, listener, stop), catalog.facts)
             with run.said():
-                run.begin(catalog, prepared.objects, place)
+                run.begin(objects)
         except BaseException as error:
             # Nothing of the load is in the journal, unless the connection was lost.
             try:
@@ -194,8 +203,9 @@ def carry_out(
             except (DriverError, PgsweepError):
                 raise _said(error, Ways(agreed.table)) from error
             raise
-        outcome = run.copy_and_finish(begin)
-        return _result(control, prepared, outcome)
+        with run.said():
+            outcome = run.go_on()
+        return _result(control, run.document.plan, outcome)
 
 
 def _check_code(control: Connection, agreed: Agreed) -> None:
@@ -205,7 +215,7 @@ def _check_code(control: Connection, agreed: Agreed) -> None:
         PgsweepError: another session has changed it.
     """
     table = agreed.catalog.table if agreed.partition is None else agreed.partition.parent.table
-    if read_code(control, table, agreed.options.search_path) != agreed.code:
+    if read_code(control, table, agreed.document.options.search_path) != agreed.code:
         raise changed_since_plan()
 
 
@@ -226,27 +236,16 @@ def resume(
         UsageError: there is no such load.
         PgsweepError: it cannot go on; what is done stays, and so does the journal.
     """
-    begin = time.monotonic()
-    listener = listener or NullLoadListener()
-    with _explained(Ways(table)), open_session(conninfo) as control:
-        remove_leftovers(conninfo, control, listener.note)
-        found, document, columns = _found(control, table)
-        document = _with_path(control, document, search_path, copying=True)
-        run = _resumed(conninfo, control, found, document, columns, listener, stop)
-        with run.said():
-            phase = run.real_phase(found.phase)
-            if phase == "rolling back":
-                raise UsageError(
-                    "this load is being rolled back, and its rows are gone",
-                    hint=f"finish that: {document.table.ways.rollback}",
-                )
-            if phase in ("planned", "copying"):
-                for entry in document.inputs:
-                    check_unchanged(entry, begun=document.table.ways)
-            if phase == "planned":
-                run.drop([entry for _, entry, _ in read_objects(control, found.load_id)])
-            outcome = run.copy_and_finish(begin) if phase != "rebuilding" else run.finish(begin)
-            return _result(control, _already_prepared(document), outcome)
+    with _continued(conninfo, table, listener, stop, search_path=search_path, copying=True) as (run, found):
+        phase = run.real_phase(found.phase)
+        ways, inputs = run.document.table.ways, run.document.inputs
+        if phase == "rolling back":
+            raise UsageError(
+                "this load is being rolled back, and its rows are gone", hint=f"finish that: {ways.rollback}"
+            )
+        for entry in inputs if phase != "rebuilding" else []:
+            check_unchanged(entry, begun=ways)
+        return _result(run.control, run.document.plan, run.go_on(phase))
 
 
 def keep_as_is(
@@ -266,25 +265,18 @@ def keep_as_is(
         UsageError: there is no such load, or rows were not copied.
         PgsweepError: the server refuses it.
     """
-    begin = time.monotonic()
-    listener = listener or NullLoadListener()
-    with _explained(Ways(table)), open_session(conninfo) as control:
-        found, document, columns = _found(control, table)
-        document = _with_path(control, document, None, copying=False)
-        run = _resumed(conninfo, control, found, document, columns, listener, stop)
-        with run.said():
-            phase = run.real_phase(found.phase)
-            if phase in ("planned", "copying") and not partly:
-                raise UsageError(
-                    f"not all rows of this load were copied into `{table}`",
-                    hint=f"{document.table.ways.either}; or end it without the rows that were not copied: "
-                    f"{document.table.ways.keep_as_is}",
-                )
-            if phase == "rolling back":
-                outcome = run.roll_back(begin, keep_as_is=True)
-            else:
-                outcome = run.finish(begin, keep_as_is=True, partly=phase != "rebuilding")
-            return _result(control, _already_prepared(document), outcome)
+    with _continued(conninfo, table, listener, stop) as (run, found):
+        phase, ways = run.real_phase(found.phase), run.document.table.ways
+        if phase in ("planned", "copying") and not partly:
+            raise UsageError(
+                f"not all rows of this load were copied into `{table}`",
+                hint=f"{ways.either}; or end it without the rows that were not copied: {ways.keep_as_is}",
+            )
+        if phase == "rolling back":
+            outcome = run.roll_back(keep_as_is=True)
+        else:
+            outcome = run.finish(keep_as_is=True, partly=phase != "rebuilding")
+        return _result(run.control, run.document.plan, outcome)
 
 
 def roll_back(
@@ -296,18 +288,10 @@ def roll_back(
         UsageError: there is no such load.
         PgsweepError: it cannot be undone; what is done stays, and so does the journal.
     """
-    begin = time.monotonic()
-    listener = listener or NullLoadListener()
-    with _explained(Ways(table)), open_session(conninfo) as control:
-        remove_leftovers(conninfo, control, listener.note)
-        found, document, columns = _found(control, table, gone_is_fine=True)
-        document = _with_path(control, document, None, copying=False)
-        run = _resumed(conninfo, control, found, document, columns, listener, stop)
-        with run.said(rolling_back=True):
-            if read_catalog(control, document.table.oid) is not None:
-                run.real_phase(found.phase)
-            outcome = run.roll_back(begin)
-            return _result(control, _already_prepared(document), outcome)
+    with _continued(conninfo, table, listener, stop, gone_is_fine=True, rolling_back=True) as (run, found):
+        if read_catalog(run.control, run.document.table.oid) is not None:
+            run.real_phase(found.phase)
+        return _result(run.control, run.document.plan, run.roll_back())
 
 
 def forget(conninfo: str, table: str, *, really: bool, listener: LoadListener | None = None) -> LoadResult:
@@ -319,53 +303,41 @@ def forget(conninfo: str, table: str, *, really: bool, listener: LoadListener | 
     Raises:
         UsageError: there is no such load.
     """
-    begin = time.monotonic()
-    with _explained(Ways(table)), open_session(conninfo) as control:
-        found, document, columns = _found(control, table, gone_is_fine=True)
-        run = _resumed(conninfo, control, found, document, columns, listener or NullLoadListener(), None)
-        return _result(control, _already_prepared(document), run.forget(begin, really=really))
+    with _continued(conninfo, table, listener, None, gone_is_fine=True) as (run, _):
+        return _result(run.control, run.document.plan, run.forget(really=really))
 
 
-def _with_path(
-    control: Connection, document: LoadDocument, named: Sequence[str] | None, *, copying: bool
-) -> LoadDocument:
-    """Return a document of an earlier run with the search_path that its code may have now."""
-    code = read_code(control, document.table, named or document.options.search_path, copying=copying)
-    return msgspec.structs.replace(document, path=code.path)
-
-
-def _resumed(
+@contextmanager
+def _continued(
     conninfo: str,
-    control: Connection,
-    found: Unfinished,
-    document: LoadDocument,
-    columns: Sequence[Column],
-    listener: LoadListener,
+    table: str,
+    listener: LoadListener | None,
     stop: threading.Event | None,
-) -> PieceRun:
-    """Return the run that continues a load that the journal has."""
-    return PieceRun(
-        conninfo,
-        control,
-        found.load_id,
-        document,
-        columns,
-        listener,
-        stop or threading.Event(),
-        before=found.before,
-    )
+    *,
+    search_path: Sequence[str] | None = None,
+    copying: bool = False,
+    gone_is_fine: bool = False,
+    rolling_back: bool = False,
+) -> Iterator[tuple[PieceRun, Unfinished]]:
+    """Claim the unfinished load of a table for a run that continues it; errors say how the load is ended.
 
-
-def _already_prepared(document: LoadDocument) -> Prepared:
-    """Return what the result of a later run needs of the plan that an earlier one made."""
-    return Prepared(document.plan, [], document.target, [], False, document.path)
-
-
-def _catalog_of(connection: Connection, table: str) -> Catalog:
-    catalog = read_catalog(connection, resolve_relation(connection, table))
-    if catalog is None:
-        raise dropped(None)
-    return catalog
+    Args:
+        search_path: of the table's code, instead of the one that the load began with.
+        copying: rows are copied, so the code of the table must be safe to run.
+        gone_is_fine: the table may have been dropped.
+        rolling_back: the load can only be undone.
+    """
+    listener = listener or NullLoadListener()
+    with _explained(Ways(table)), open_session(conninfo) as control:
+        remove_leftovers(conninfo, control, listener.note)
+        found, document = _found(control, table, gone_is_fine=gone_is_fine)
+        named = search_path or document.options.search_path
+        code = read_code(control, document.table, named, copying=copying)
+        document = msgspec.structs.replace(document, path=code.path)
+        running = Running(conninfo, control, found.load_id, document, listener, stop or threading.Event())
+        run = PieceRun(running, found.before, resumed=True)
+        with run.said(rolling_back=rolling_back):
+            yield run, found
 
 
 def _first_xid(control: Connection, catalog: Catalog) -> int:
@@ -380,59 +352,13 @@ def _first_xid(control: Connection, catalog: Catalog) -> int:
     return xid
 
 
-def _document(agreed: Agreed, rejects: Path | None, place: Path | None) -> LoadDocument:
-    return LoadDocument(
-        table=agreed.catalog.table,
-        plan=agreed.prepared.plan,
-        target=agreed.prepared.target,
-        inputs=agreed.inputs,
-        headers=agreed.prepared.headers,
-        options=agreed.options,
-        jobs=agreed.prepared.plan.jobs,
-        first_xid=0,
-        truncatable=agreed.catalog.truncatable,
-        may_truncate=False,
-        path=agreed.prepared.path,
-        rejects_file=None if rejects is None else str(rejects.absolute()),
-        journal=None if place is None else str(place),
-    )
-
-
-def _measured(
-    conninfo: str,
-    control: Connection,
-    document: LoadDocument,
-    prepared: Prepared,
-    columns: Sequence[Column],
-    schema: str,
-) -> tuple[LoadDocument, Prepared]:
-    jobs, rate, words = measure_jobs(conninfo, control, document, columns, schema)
-    plan = document.plan
-    choices = [
-        LoadChoice(what="sessions", choice=str(jobs), reason=words) if choice.what == "sessions" else choice
-        for choice in plan.choices
-    ]
-    estimate = plan.estimate
-    if rate is not None and estimate.bytes is not None and estimate.seconds is not None:
-        estimate = msgspec.structs.replace(
-            estimate,
-            seconds=round(
-                estimate.seconds - estimate.bytes / COPY_BYTES_PER_SECOND + estimate.bytes / rate, 1
-            ),
-        )
-    plan = msgspec.structs.replace(plan, jobs=jobs, choices=choices, estimate=estimate)
-    document = msgspec.structs.replace(document, plan=plan, jobs=jobs)
-    return document, Prepared(plan, prepared.objects, prepared.target, prepared.headers, False, prepared.path)
-
-
-def _refuse_unfinished(connection: Connection, oid: int, table: str) -> bool:
-    """Refuse a table of which a load has not ended; return whether one that was at work has ended meanwhile.
+def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:
+    """Refuse a table of which a load has not ended; one that is at work may end meanwhile.
 
     Raises:
         PgsweepError: a load was cut short, is at work, or is another role's.
     """
-    begun = find_unfinished(connection, oid) is not None
-    if begun:
+    if find_unfinished(connection, oid) is not None:
         claim(connection, oid)
     if find_unfinished(connection, oid) is not None:
         raise UsageError(
@@ -446,7 +372,6 @@ def _refuse_unfinished(connection: Connection, oid: int, table: str) -> bool:
             cause="it is under way or was cut short; the table may lack indexes, and has a part of the rows",
             hint=_as_owner(table, owner),
         )
-    return begun
 
 
 def _as_owner(table: str, owner: str) -> str:
@@ -457,9 +382,7 @@ def _as_owner(table: str, owner: str) -> str:
     )
 
 
-def _found(
-    control: Connection, table: str, *, gone_is_fine: bool = False
-) -> tuple[Unfinished, LoadDocument, list[Column]]:
+def _found(control: Connection, table: str, *, gone_is_fine: bool = False) -> tuple[Unfinished, LoadDocument]:
     """Return the unfinished load of a table, claimed."""
     try:
         oid = resolve_relation(control, table)
@@ -506,7 +429,9 @@ def _found(
     catalog = read_catalog(control, oid)
     if catalog is None and not gone_is_fine:
         raise dropped(Ways(table))
-    return found, parse_document(found.document), [] if catalog is None else catalog.columns
+    document = parse_document(found.document)
+    columns = document.columns if catalog is None else catalog.columns
+    return found, msgspec.structs.replace(document, columns=columns)
 
 
 def _claimed(control: Connection, oid: int) -> Unfinished | None:
@@ -543,14 +468,11 @@ def _oid_of_lost(control: Connection, table: str, namesake: Catalog | None) -> i
     return next(iter(found.values()), None)
 
 
-def _result(connection: Connection, prepared: Prepared, outcome: LoadOutcome | None) -> LoadResult:
-    if outcome is not None:
-        headers = [file.path for file in prepared.plan.files if file.header]
-        outcome = msgspec.structs.replace(outcome, headers=headers)
+def _result(connection: Connection, plan: LoadPlan, outcome: LoadOutcome | None = None) -> LoadResult:
     return LoadResult(
         server_version=connection.info.parameter_status("server_version") or "",
         database=connection.info.dbname,
-        plan=prepared.plan,
+        plan=plan,
         outcome=outcome,
     )
 

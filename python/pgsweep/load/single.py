@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from itertools import chain
 from typing import Final
 
 import msgspec
 
 from pgsweep.errors import ConnectionFailed, PgsweepError
-from pgsweep.load.copying import CopyState, LoadListener, chunks_of, unmoved_sequences
+from pgsweep.load.copying import (
+    CopyState,
+    LoadListener,
+    step_since,
+    unmoved_sequences,
+)
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.objects import journal_indexes, which_indexes
 from pgsweep.load.partition import NewPartition
 from pgsweep.load.rebuild import make_all_here
-from pgsweep.load.refusing import copy_chunk, refused_somewhere
 from pgsweep.load.rejects import write_rejects
-from pgsweep.load.source import Input
-from pgsweep.load.split import Chunk
-from pgsweep.load.whole import WholeFiles
+from pgsweep.load.whole import OneTransaction, Stopped
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_catalog import Catalog, Column, check_as_planned, differences, read_facts
-from pgsweep.pg.load_copy import BadRow, open_session, settle
-from pgsweep.pg.load_journal import JournalObject, Reject, claim
-from pgsweep.pg.load_lock import lock_now, transaction
+from pgsweep.pg.load_catalog import Catalog, check_as_planned, differences, read_facts
+from pgsweep.pg.load_copy import open_session
+from pgsweep.pg.load_journal import JournalObject, claim
+from pgsweep.pg.load_lock import lock_now
 from pgsweep.pg.load_progress import wal_position
 from pgsweep.pg.load_work import (
     analyze,
@@ -46,10 +46,6 @@ from pgsweep.records.load import LoadOutcome, LoadStep
 from pgsweep.units import format_many
 
 _PATIENCE_SECONDS: Final = 30.0
-
-
-class _Stopped(Exception):
-    """The user has stopped the load: the transaction is undone."""
 
 
 def load_in_one(
@@ -75,53 +71,50 @@ def load_in_one(
     table = document.table
     if partition is None:
         claim(control, table.oid)
-    work = _Work(control, document, catalog.columns, listener, stop)
+    work = OneTransaction(control, document, listener, stop)
     wal = wal_position(control)
     xid: int | None = None
     steps: list[LoadStep] = []
     notes: list[str] = []
     ended = "loaded"
     try:
-        with transaction(control):
+        with control.transaction():
             if partition is not None:
                 catalog = partition.make(control)
                 table = catalog.table
-                document = msgspec.structs.replace(document, table=table)
+                work.document = msgspec.structs.replace(document, table=table, columns=catalog.columns)
                 objects = journal_indexes(which_indexes(catalog, document.options, None))
-                work = _Work(control, document, catalog.columns, listener, stop)
             # Within the transaction: COPY FREEZE wants the table truncated by the same (sub)transaction.
-            if partition is None and (objects or document.target.freeze or table.may_lock):
-                mode = "ACCESS EXCLUSIVE" if objects or document.target.freeze else "ROW EXCLUSIVE"
+            freeze = document.target.freeze
+            if partition is None and (objects or freeze or table.may_lock):
+                mode = "ACCESS EXCLUSIVE" if objects or freeze else "ROW EXCLUSIVE"
                 lock_now(control, table, mode, note=listener.note)
                 check_as_planned(control, catalog)
             xid = current_xid(control)
-            if document.target.freeze:
-                if is_empty(control, table):
-                    truncate(control, table)
-                else:
-                    document = msgspec.structs.replace(
-                        document, target=msgspec.structs.replace(document.target, freeze=False)
-                    )
-                    work.document = document
-                    listener.note("the table is not empty, so its new rows are not frozen at once")
+            if freeze and is_empty(control, table):
+                truncate(control, table)
+            elif freeze:
+                target = msgspec.structs.replace(document.target, freeze=False)
+                work.document = msgspec.structs.replace(work.document, target=target)
+                listener.note("the table is not empty, so its new rows are not frozen at once")
             drop_objects(control, objects)
             listener.stage("copying")
             started = time.monotonic()
             work.run()
             if partition is None and not table.may_lock:
                 check_as_planned(control, catalog)
-            steps.append(LoadStep(what="copying", seconds=round(time.monotonic() - started, 3)))
+            steps.append(step_since("copying", started))
             if objects:
                 listener.stage("making indexes")
-            steps += make_all_here(control, document, objects)
+            steps += make_all_here(control, work.document, objects)
             if partition is not None:
                 listener.stage("attaching")
                 steps += partition.attach(control, catalog, listener.note)
             if table.owned and not document.options.vacuum:
                 started = time.monotonic()
                 notes += analyze(control, table, document.path, vacuum=False)
-                steps.append(LoadStep(what="analyzing", seconds=round(time.monotonic() - started, 3)))
-    except _Stopped:
+                steps.append(step_since("analyzing", started))
+    except Stopped:
         ended = "interrupted"
         work.state = CopyState()
     except DriverError as error:
@@ -135,7 +128,7 @@ def load_in_one(
     if ended == "loaded" and table.owned and document.options.vacuum:
         started = time.monotonic()
         notes += analyze(control, table, document.path, vacuum=True)
-        steps.append(LoadStep(what="vacuuming", seconds=round(time.monotonic() - started, 3)))
+        steps.append(step_since("vacuuming", started))
     if ended == "loaded":
         write_rejects(document, work.rejects)
         if work.left_out:
@@ -145,7 +138,7 @@ def load_in_one(
     else:
         changes = differences(catalog.facts, read_facts(control, table.oid))
     # A new partition takes the values of the sequences of its parent, once it is attached.
-    columns = work.columns if partition is None else partition.parent.columns
+    columns = document.columns if partition is None else partition.parent.columns
     after = wal_position(control)
     return LoadOutcome(
         ended=ended,
@@ -162,75 +155,8 @@ def load_in_one(
         problems=changes,
         rejects_file=document.rejects_file,
         notes=notes + unmoved_sequences(columns, document.plan.columns, work.state.rows),
+        headers=document.headers,
     )
-
-
-class _Work:
-    """The copying, within the transaction that is open.
-
-    Each file is one COPY: what looks at statements sees what it would see in psql. Only where records may be
-    refused, and nothing looks, each piece is a statement, so that one record costs no more than its piece.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        document: LoadDocument,
-        columns: list[Column],
-        listener: LoadListener,
-        stop: threading.Event,
-    ) -> None:
-        self._connection = connection
-        self.document = document
-        self.columns = columns
-        self._listener = listener
-        self._stop = stop
-        self.rejects: list[Reject] = []
-        self.left_out = 0
-        self._begin_again()
-
-    def run(self) -> None:
-        """Copy all files."""
-        if self.document.options.max_rejects is not None and not self.document.plan.one_statement:
-            for chunk in chain.from_iterable(self._chunks(self.document, e) for e in self.document.inputs):
-                rows, rejects = copy_chunk(
-                    self._connection,
-                    self.document,
-                    chunk,
-                    rejected=len(self.rejects),
-                    note=lambda *_: None,
-                )
-                self.rejects += rejects
-                self.state.rows += rows
-                if chunk.records is not None:
-                    sent = chunk.records + len(chunk.refused)
-                    self.left_out += sent - len(rejects) - rows
-                self._sent(chunk, len(self.rejects))
-            try:
-                settle(self._connection, self.document.target, self.document.path)
-            except BadRow as bad:
-                raise refused_somewhere(bad) from bad
-            return
-        whole = WholeFiles(self._connection, self.document, self.columns, self._chunks, self._sent)
-        self.state.rows = whole.copy(self._begin_again)
-        self.rejects, self.left_out = whole.rejects, whole.left_out
-
-    def _begin_again(self) -> None:
-        sizes = [entry.size_bytes for entry in self.document.inputs if entry.compression is None]
-        known = len(sizes) == len(self.document.inputs) and None not in sizes
-        self.state = CopyState(total_bytes=sum(size or 0 for size in sizes) if known else None)
-
-    def _chunks(self, document: LoadDocument, entry: Input) -> Iterator[Chunk]:
-        for chunk in chunks_of(entry, document, self.columns):
-            if self._stop.is_set():
-                raise _Stopped
-            yield chunk
-
-    def _sent(self, chunk: Chunk, rejected: int) -> None:
-        self.state.done_bytes += chunk.source_bytes
-        self.state.own_bytes += chunk.source_bytes
-        self.state.rejected = rejected
-        self._listener.state(self.state)
 
 
 def _was_committed(conninfo: str, xid: int) -> bool:

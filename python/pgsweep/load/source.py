@@ -13,7 +13,6 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -71,21 +70,6 @@ class ChangedFile(InputError):
     """A file is not as it was when the load began."""
 
 
-@dataclass
-class Once:
-    """Of an input that can be read once only (standard input, a pipe): what is open, and what was read of it.
-
-    Attributes:
-        raw: the file.
-        file: what decompresses it.
-        read: bytes that were looked at before the load began.
-    """
-
-    raw: IO[bytes] | None = None
-    file: Any = None
-    read: bytes | None = None
-
-
 class Input(msgspec.Struct, frozen=True, dict=True):
     """One input file.
 
@@ -108,9 +92,9 @@ class Input(msgspec.Struct, frozen=True, dict=True):
         return "standard input" if self.path == STDIN else self.path
 
     @cached_property
-    def once(self) -> Once | None:
-        """What is open of it; None where it can be opened again. No part of its text in a journal."""
-        return Once() if self.identity is None else None
+    def only_reader(self) -> Reader | None:
+        """Its reader, where it can be read once only: standard input, a pipe. No part of it in a journal."""
+        return Reader(self) if self.identity is None else None
 
 
 def find_inputs(names: Sequence[str], options: LoadOptions) -> list[Input]:
@@ -336,18 +320,17 @@ class _Streams(io.RawIOBase):
 
 
 class Reader:
-    """The uncompressed bytes of an input; as a context manager."""
+    """The uncompressed bytes of an input; as a context manager, which `opened` returns."""
 
     def __init__(self, entry: Input) -> None:
         self.entry = entry
         self._raw: IO[bytes] | None = None
         self._file: Any = None
+        self._kept: bytes | None = None
         self._ended = False
 
     def __enter__(self) -> Reader:
-        once = self.entry.once
-        if once is not None and once.raw is not None:
-            self._raw, self._file = once.raw, once.file
+        if self._raw is not None:
             return self
         if self.entry.path == STDIN:
             self._raw = sys.stdin.buffer
@@ -367,17 +350,12 @@ class Reader:
                 self._file = pa.CompressedInputStream(pa.PythonFile(self._raw, "r"), "zstd")
             case _:
                 self._file = self._raw
-        if once is not None:
-            once.raw, once.file = self._raw, self._file
         return self
 
     def __exit__(self, *_: object) -> None:
-        once = self.entry.once
-        if once is None and self._raw is not None:
+        wanted = self.entry.identity is None and (self._kept is not None or not self._ended)
+        if self._raw is not None and not wanted and self.entry.path != STDIN:
             self._raw.close()
-        elif once is not None and self._ended and once.read is None and self.entry.path != STDIN:
-            assert once.raw is not None
-            once.raw.close()
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; none at the end.
@@ -385,10 +363,9 @@ class Reader:
         Raises:
             InputError: the file is damaged or cut short.
         """
-        once = self.entry.once
-        if once is not None and once.read is not None:
-            looked_at, once.read = once.read, None
-            return looked_at
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            return kept
         parts: list[bytes] = []
         left = size
         try:
@@ -404,9 +381,9 @@ class Reader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def keep(self, data: bytes) -> None:
-        """Keep what was read, for the next reader of an input that can be read once only."""
-        assert self.entry.once is not None
-        self.entry.once.read = data
+        """Keep what was read, where it can be read once only."""
+        if self.entry.identity is None:
+            self._kept = data
 
     def _damaged(self, why: str) -> InputError:
         return InputError(
@@ -416,19 +393,18 @@ class Reader:
         )
 
 
-class FileParts(Sequence[bytes | memoryview]):
+def opened(entry: Input) -> Reader:
+    """Return a reader of an input; where that can be read once only, it goes on where the last one ended."""
+    return entry.only_reader or Reader(entry)
+
+
+class FileParts:
     """The bytes of a whole file in blocks, read when they are wanted: for COPY's binary format."""
 
     def __init__(self, entry: Input) -> None:
         self._entry = entry
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        with Reader(self._entry) as reader:
+        with opened(self._entry) as reader:
             while block := reader.read(BLOCK_BYTES):
                 yield block
-
-    def __len__(self) -> int:
-        return 0
-
-    def __getitem__(self, index: object) -> bytes:  # type: ignore[override]
-        raise IndexError(index)

@@ -9,20 +9,21 @@ from __future__ import annotations
 import codecs
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pgsweep._native import RecordSplitter
 from pgsweep.load.options import Format, LoadOptions
-from pgsweep.load.source import BLOCK_BYTES, Input, InputError, Reader, check_encoding
+from pgsweep.load.source import BLOCK_BYTES, Input, InputError, Reader, check_encoding, opened
 from pgsweep.pg.load_journal import Reject
 from pgsweep.pg.load_search import Records
 from pgsweep.units import format_bytes
 
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _LEAST_STEP_BYTES: Final = 4096
-_LF, _CR = 10, 13
+_LF, CR = 10, 13
 
 _FREE_BYTES: Final = 64 << 20
 _MOST_RATIO: Final = 100
@@ -83,7 +84,7 @@ class Chunk:
 
     file: int
     piece: int
-    parts: Sequence[bytes | memoryview]
+    parts: Iterable[bytes | memoryview]
     records: int | None
     source_bytes: int
     first_line: int
@@ -93,6 +94,25 @@ class Chunk:
     lines: Sequence[int] | None = None
     sources: Sequence[bytes] | None = None
     refused: Sequence[Reject] = ()
+
+    def of(
+        self,
+        parts: list[bytes],
+        lines: list[int],
+        sources: list[bytes],
+        refused: list[Reject],
+        columns: list[str] | None = None,
+    ) -> Chunk:
+        """Return the piece with other bytes for COPY."""
+        return replace(
+            self,
+            parts=parts,
+            records=len(lines),
+            columns=columns,
+            lines=lines,
+            sources=sources or None,
+            refused=refused,
+        )
 
 
 def is_utf8(options: LoadOptions) -> bool:
@@ -108,6 +128,14 @@ def codec_of(encoding: str | None) -> str:
         return codecs.lookup(name).name
     except LookupError:
         return "latin-1"
+
+
+def is_text(record: bytes, options: LoadOptions) -> bool:
+    """Return whether a record is text in the encoding of the files, as far as Python knows it."""
+    with suppress(UnicodeDecodeError):
+        record.decode(codec_of(options.encoding))
+        return b"\0" not in record
+    return False
 
 
 def _plain(encoding: str) -> str:
@@ -170,10 +198,9 @@ def read_first(entry: Input, options: LoadOptions) -> Head:
     Raises:
         InputError: it cannot be read, or has no record within the limit.
     """
-    with Reader(entry) as reader:
+    with opened(entry) as reader:
         head, read = _read_head(reader, options)
-        if entry.identity is None:
-            reader.keep(read)
+        reader.keep(read)
     return head
 
 
@@ -183,7 +210,7 @@ def _read_head(reader: Reader, options: LoadOptions) -> tuple[Head, bytes]:
     blocks = [reader.read(BLOCK_BYTES)]
     check_encoding(entry, blocks[0], options)
     mark = len(_UTF8_MARK) if blocks[0].startswith(_UTF8_MARK) and is_utf8(options) else 0
-    kinds = (_LF,) if entry.format == "jsonl" else (_LF, _CR)
+    kinds = (_LF,) if entry.format == "jsonl" else (_LF, CR)
     splitters = {kind: splitter_for(entry.format, options, kind) for kind in kinds}
     first: dict[int, int] = {}
     block, passed = blocks[0][mark:], 0
@@ -195,7 +222,7 @@ def _read_head(reader: Reader, options: LoadOptions) -> tuple[Head, bytes]:
                 first.setdefault(kind, passed + int(ends[0]))
         passed += len(block)
         # A carriage return at the very end may be one half of a line end.
-        if _LF in first or first.get(_CR, passed) < passed or whole:
+        if _LF in first or first.get(CR, passed) < passed or whole:
             break
         _check_length(entry, options, passed, 1)
         block = reader.read(BLOCK_BYTES)
@@ -203,14 +230,14 @@ def _read_head(reader: Reader, options: LoadOptions) -> tuple[Head, bytes]:
         blocks.append(block)
     read = b"".join(blocks)
     data = read[mark:]
-    returns = first.get(_CR)
+    returns = first.get(CR)
     terminator = _LF
     if (
         returns is not None
         and data[returns : returns + 1] != b"\n"
         and returns < first.get(_LF, len(data) + 1)
     ):
-        terminator = _CR
+        terminator = CR
     end = first.get(terminator)
     return Head(data, terminator, end, whole, end is None and splitters[terminator].is_open), read
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.grants import grant_to_session
-from pgsweep.pg.load_catalog import Catalog
+from pgsweep.pg.load_catalog import Catalog, TableFacts
+
+
+def check_primary(table: TableFacts) -> None:
+    """Refuse a standby.
+
+    Raises:
+        MissingAbility: it is one.
+    """
+    if table.in_recovery:
+        raise MissingAbility(
+            "the server is a standby", cause="it takes no writes", hint="connect to the primary: -h HOST"
+        )
 
 
 def check_table(catalog: Catalog, connection: Connection) -> None:
@@ -16,10 +28,7 @@ def check_table(catalog: Catalog, connection: Connection) -> None:
         UsageError: it is not a table that can be loaded.
     """
     table = catalog.table
-    if table.in_recovery:
-        raise MissingAbility(
-            "the server is a standby", cause="it takes no writes", hint="connect to the primary: -h HOST"
-        )
+    check_primary(table)
     if table.kind not in ("r", "p"):
         raise UsageError(f"{table.quoted} is not a table", hint="name a table, or a partitioned one")
     if table.persistence == "t":

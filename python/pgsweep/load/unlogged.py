@@ -25,11 +25,6 @@ GIVEN_UP: Final = (
 def check_unlogged(catalog: Catalog, options: LoadOptions, *, firing: bool) -> None:
     """Refuse a table that must not be UNLOGGED for a while.
 
-    Args:
-        catalog: of the table.
-        options: of the user.
-        firing: whether triggers fire on INSERT.
-
     Raises:
         UsageError: rows could be lost, others would miss them, or PostgreSQL does not allow it.
     """

@@ -7,38 +7,45 @@ all rows; where records may be refused, they are noted, and all is copied again 
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Final
 
 import msgspec
 
+from pgsweep.load.copying import LoadListener, begun_state, chunks_of
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import values_of
 from pgsweep.load.refusing import (
     check_count,
+    copy_chunk,
     refused,
     refused_somewhere,
     rejects_of,
     target_of,
     too_many,
+    too_many_of,
     too_many_unreadable,
 )
 from pgsweep.load.source import Input, InputError
 from pgsweep.load.split import Chunk, records_of
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_catalog import Column
-from pgsweep.pg.load_copy import BadRow, copy_with_path, savepoint, settle
+from pgsweep.pg.load_checks import find_missing_references
+from pgsweep.pg.load_copy import BadRow, copy_with_path, settle
 from pgsweep.pg.load_journal import Reject
 from pgsweep.pg.load_search import Records, Refusals, Search, Stage, equal_keys, stage_of
 
 _KEPT_BYTES: Final = 16 << 20
 """How much of what was sent is kept: the server complains of a record that was sent shortly before."""
 
-Pieces = Callable[[LoadDocument, Input], Iterator[Chunk]]
-"""Reads one file from the beginning."""
+
+class Stopped(Exception):
+    """The user has stopped the load: the transaction is undone."""
 
 
 @dataclass(frozen=True)
@@ -55,29 +62,21 @@ class _Sent:
     lines: int
 
 
-class WholeFiles:
-    """Copies files in the transaction that is open.
+class OneTransaction:
+    """The copying, within the transaction that is open.
 
-    Args:
-        columns: of the table.
-        pieces: reads the files.
-        sent: is called with each piece that was sent, and how many records are refused so far.
+    Each file is one COPY: what looks at statements sees what it would see in psql. Only where records may be
+    refused, and nothing looks, each piece is a statement, so that one record costs no more than its piece.
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        document: LoadDocument,
-        columns: Sequence[Column],
-        pieces: Pieces,
-        sent: Callable[[Chunk, int], None],
+        self, connection: Connection, document: LoadDocument, listener: LoadListener, stop: threading.Event
     ) -> None:
         self._connection = connection
-        self._document = document
-        self._types = {column.name: column.type for column in columns}
-        self._pieces = pieces
+        self.document = document
+        self._listener = listener
+        self._stop = stop
         self._copied: Input | None = None
-        self._was_sent = sent
         self._most = document.options.max_rejects
         self._refusals: dict[tuple[int, int], Refusals] = {}
         self._searched: set[Stage] = set()
@@ -85,49 +84,87 @@ class WholeFiles:
         self._sign = b"\n"
         self.rejects: list[Reject] = []
         self.left_out = 0
+        self.state = begun_state(document.inputs)
 
-    def copy(self, again: Callable[[], None]) -> int:
-        """Copy all files, and return the rows.
-
-        Args:
-            again: is called before the files are read again from the beginning.
+    def run(self) -> None:
+        """Copy all files.
 
         Raises:
             Refused: a record is refused that may not be.
+            Stopped: by the user.
         """
+        if self._most is not None and not self.document.plan.one_statement:
+            self._copy_pieces()
+            return
         self._name_all_keys()
         while True:
             try:
                 if self._most is None:
-                    return self._copy()
-                with savepoint(self._connection):
-                    return self._copy()
+                    self.state.rows = self._copy()
+                    return
+                with self._connection.transaction():
+                    self.state.rows = self._copy()
+                    return
             except BadRow as bad:
                 self._note(bad)
-            again()
+            self.state = begun_state(self.document.inputs)
+
+    def _copy_pieces(self) -> None:
+        for chunk in self._all_pieces():
+            rows, rejects = copy_chunk(
+                self._connection,
+                self.document,
+                chunk,
+                rejected=len(self.rejects),
+                note=lambda *_: None,
+            )
+            self.rejects += rejects
+            self.state.rows += rows
+            if chunk.records is not None:
+                self.left_out += chunk.records + len(chunk.refused) - len(rejects) - rows
+            self._show(chunk)
+        try:
+            settle(self._connection, self.document.target, self.document.path)
+        except BadRow as bad:
+            raise refused_somewhere(bad) from bad
+
+    def _pieces(self, entry: Input) -> Iterator[Chunk]:
+        for chunk in chunks_of(entry, self.document):
+            if self._stop.is_set():
+                raise Stopped
+            yield chunk
+
+    def _all_pieces(self) -> Iterator[Chunk]:
+        return chain.from_iterable(self._pieces(entry) for entry in self.document.inputs)
+
+    def _show(self, chunk: Chunk) -> None:
+        self.state.done_bytes += chunk.source_bytes
+        self.state.own_bytes += chunk.source_bytes
+        self.state.rejected = len(self.rejects)
+        self._listener.state(self.state)
 
     def _copy(self) -> int:
         rows = self.left_out = 0
         self.rejects = []
-        for entry in self._document.inputs:
+        for entry in self.document.inputs:
             self._sent.clear()
             self._copied = entry
             counts: list[int | None] = []
             taken = copy_with_path(
-                self._connection, self._document.target, self._parts(entry, counts), self._document.path
+                self._connection, self.document.target, self._parts(entry, counts), self.document.path
             )
             known = [count for count in counts if count is not None]
             if len(known) == len(counts):
-                self.left_out += check_count(self._document, sum(known), taken)
+                self.left_out += check_count(self.document, sum(known), taken)
             rows += taken
         self._sent.clear()
         self._copied = None
-        settle(self._connection, self._document.target, self._document.path)
+        settle(self._connection, self.document.target, self.document.path)
         return rows
 
     def _parts(self, entry: Input, counts: list[int | None]) -> Iterator[bytes | memoryview]:
         """Yield what of a file is copied, and note how many records each piece has."""
-        for chunk in self._pieces(self._document, entry):
+        for chunk in self._pieces(entry):
             if chunk.columns is not None:
                 raise InputError(
                     f"{entry.name} has keys that its first lines do not have, and can be read only once",
@@ -138,7 +175,7 @@ class WholeFiles:
             records = self._records(chunk) if refusals or not self._sent else None
             parts = chunk.parts if records is None else records.without(sorted(refusals))
             counts.append(None if chunk.records is None else chunk.records - len(refusals))
-            self.rejects += rejects_of(entry, chunk, self._document.target, records, refusals)
+            self.rejects += rejects_of(entry, chunk, self.document.target, records, refusals)
             if self._most is not None and len(self.rejects) > self._most:
                 raise too_many_unreadable(self._most, entry, self.rejects[-1])
             before = self._sent[-1].before + self._sent[-1].lines if self._sent else 0
@@ -146,11 +183,11 @@ class WholeFiles:
             while sum(sent.chunk.source_bytes for sent in self._sent) > _KEPT_BYTES and len(self._sent) > 1:
                 self._sent.popleft()
             yield from parts
-            self._was_sent(chunk, len(self.rejects))
+            self._show(chunk)
 
-    def _lines(self, parts: Sequence[bytes | memoryview], count: int | None, records: Records | None) -> int:
+    def _lines(self, parts: Iterable[bytes | memoryview], count: int | None, records: Records | None) -> int:
         """Return how many lines COPY counts in a piece: as `Records.record_at` has the rule."""
-        if self._document.target.format != "csv" or count is None:
+        if self.document.target.format != "csv" or count is None:
             return count or 0
         surplus = 0
         if not self._sent and records is not None and len(records):
@@ -160,28 +197,24 @@ class WholeFiles:
             surplus = body.count(b"\r") - body.count(self._sign)
         return sum(bytes(part).count(self._sign) for part in parts) + surplus
 
-    def _all_pieces(self) -> Iterator[Chunk]:
-        for entry in self._document.inputs:
-            yield from self._pieces(self._document, entry)
-
     def _records(self, chunk: Chunk) -> Records:
-        return records_of(self._document.inputs[chunk.file], self._document.options, chunk)
+        return records_of(self.document.inputs[chunk.file], self.document.options, chunk)
 
     def _name_all_keys(self) -> None:
         """Name all columns that JSON lines have: a key may come first after those that the plan has seen."""
-        for entry in self._document.inputs:
+        for entry in self.document.inputs:
             if entry.format == "jsonl" and entry.identity is not None:
-                for chunk in self._pieces(self._document, entry):
+                for chunk in self._pieces(entry):
                     if chunk.columns is not None:
                         self._name(chunk.columns)
 
     def _name(self, columns: list[str]) -> None:
-        names = [*self._document.plan.columns]
+        names = [*self.document.plan.columns]
         names += [name for name in columns if name not in names]
         replace = msgspec.structs.replace
-        plan, target = self._document.plan, self._document.target
-        self._document = replace(
-            self._document, plan=replace(plan, columns=names), target=replace(target, columns=names)
+        plan, target = self.document.plan, self.document.target
+        self.document = replace(
+            self.document, plan=replace(plan, columns=names), target=replace(target, columns=names)
         )
 
     def _note(self, bad: BadRow) -> None:
@@ -196,15 +229,17 @@ class WholeFiles:
             self._searched.add(stage)
             self._search(stage)
             return
+        if self._most is not None and bad.lacks_reference and self._search_references():
+            return
         found = False
         for chunk, numbers in self._meant(bad):
             for number in numbers:
                 here = BadRow(bad.line, bad.column, bad.reason, sqlstate=bad.sqlstate, record=number)
                 if self._most is None:
-                    raise refused(self._document, chunk, here) from bad
+                    raise refused(self.document, chunk, here) from bad
                 self._refusals.setdefault((chunk.file, chunk.piece), {})[number] = bad.reason
                 if self._count() > self._most:
-                    raise too_many(self._document, chunk, here) from bad
+                    raise too_many(self.document, chunk, here) from bad
             found = True
         if found:
             return
@@ -215,25 +250,52 @@ class WholeFiles:
 
     def _search(self, stage: Stage) -> None:
         for chunk in self._all_pieces():
-            place, target = (chunk.file, chunk.piece), target_of(self._document.target, chunk)
+            place, target = (chunk.file, chunk.piece), target_of(self.document.target, chunk)
             known = self._refusals.get(place, {})
             left = (self._most or 0) - self._count() + len(known)
             search = Search(
                 self._connection,
-                self._document.table,
+                self.document.table,
                 target,
                 self._records(chunk),
-                left,
-                self._document.path,
-                known,
+                most=left,
+                path=self.document.path,
+                known=known,
             )
             try:
                 with self._connection.transaction():
                     search.run(stage)
             except BadRow as last:
-                raise too_many(self._document, chunk, last) from last
+                raise too_many(self.document, chunk, last) from last
             if search.refused:
                 self._refusals[place] = search.refused
+
+    def _search_references(self) -> bool:
+        """Note all records that refer to no row; return whether there are any."""
+        chunks: list[tuple[int, tuple[int, int], int]] = []
+        passed = 0
+
+        def parts(entry: Input) -> Iterator[bytes | memoryview]:
+            nonlocal passed
+            for chunk in self._pieces(entry):
+                place, records = (chunk.file, chunk.piece), self._records(chunk)
+                known = self._refusals.get(place, {})
+                chunks.append((passed, place, len(records)))
+                passed += len(records) - len(known)
+                yield from records.without(sorted(known))
+
+        document, most = self.document, self._most or 0
+        files = (parts(entry) for entry in document.inputs)
+        found = find_missing_references(self._connection, document.table, document.target, files, most)
+        for (first, place, size), numbers in groupby(
+            found, lambda one: chunks[bisect(chunks, one[0], key=itemgetter(0)) - 1]
+        ):
+            refusals = self._refusals.setdefault(place, {})
+            kept = [number for number in range(size) if number not in refusals]
+            refusals.update((kept[number - first], reason) for number, reason in numbers)
+        if self._count() > most:
+            raise too_many_of(most, found[-1][1])
+        return bool(found)
 
     def _meant(self, bad: BadRow) -> Iterator[tuple[Chunk, list[int]]]:
         """Yield pieces with the records that an error is about."""
@@ -243,7 +305,7 @@ class WholeFiles:
             refusals = self._refusals.get((sent.chunk.file, sent.chunk.piece), {})
             kept = [number for number in range(len(records)) if number not in refusals]
             line, first = bad.line - sent.before, sent.before == 0
-            at = records.of(kept).record_at(line, self._document.target.format, is_first=first)
+            at = records.of(kept).record_at(line, self.document.target.format, is_first=first)
             if at is not None:
                 yield sent.chunk, [kept[at]]
                 return
@@ -257,15 +319,16 @@ class WholeFiles:
 
     def _with_key(self, bad: BadRow) -> Iterator[tuple[Chunk, list[int]]]:
         """Yield the pieces with records that have the key of an error, and the numbers of these."""
-        target, names = self._document.target, self._document.plan.columns
-        inputs = self._document.inputs if self._copied is None else [self._copied]
+        target, names = self.document.target, self.document.plan.columns
+        inputs = self.document.inputs if self._copied is None else [self._copied]
         if bad.key is None or not set(bad.key[0]) <= set(names) or target.format == "binary":
             return
         if any(entry.identity is None for entry in inputs):
             return
         places = [names.index(name) for name in bad.key[0]]
-        types = [self._types[name] for name in bad.key[0]]
-        for chunk in chain.from_iterable(self._pieces(self._document, entry) for entry in inputs):
+        kinds = {column.name: column.type for column in self.document.columns}
+        types = [kinds[name] for name in bad.key[0]]
+        for chunk in chain.from_iterable(map(self._pieces, inputs)):
             records = self._records(chunk)
             refusals = self._refusals.get((chunk.file, chunk.piece), {})
             keys: dict[int, list[str]] = {}

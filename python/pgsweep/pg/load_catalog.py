@@ -9,7 +9,7 @@ and is not dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
@@ -17,6 +17,8 @@ import psycopg
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.load_ways import Ways
 from pgsweep.pg.queries import load
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +38,7 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     may_create: bool
     row_security: bool
     is_partition: bool
-    has_children: bool
-    inherits: bool
     published: bool
-    replica_identity: str
     table_bytes: int
     index_bytes: int
     rows_estimate: int
@@ -53,7 +52,6 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     maintenance_work_mem: str
     shared_buffers: str
     maintenance_workers: int
-    superuser: bool
     owner_superuser: bool
 
     @property
@@ -78,7 +76,6 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     category: str
     is_json: bool
     generated: bool
-    required: bool
     has_default: bool = False
     move_sequence: str | None = None
 
@@ -89,7 +86,7 @@ class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         definition: makes it, without its tablespace.
         drop: drops it, or the constraint that owns it.
-        constrained: makes the constraint, with this index where that can be.
+        constrained: makes the primary key or unique constraint with this index.
         constraint_type: `p`, `u`, `x`, or nothing.
         tablespace: empty for the database's own.
         index_extras: comment and statistics targets, to be set when it is made.
@@ -97,7 +94,6 @@ class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):
         kept: why it is not dropped, or nothing.
     """
 
-    oid: int
     name: str
     definition: str
     drop: str
@@ -116,9 +112,7 @@ class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):
 class KeyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A foreign key of the table."""
 
-    oid: int
     name: str
-    referenced: str
     to_itself: bool
     drop: str
     add: str
@@ -136,6 +130,11 @@ class TriggerFacts(msgspec.Struct, frozen=True, kw_only=True):
     on_insert: bool
     disable: str
     enable: str
+
+    @property
+    def fires(self) -> bool:
+        """It fires when a load inserts rows."""
+        return self.on_insert and self.enabled in "OA"
 
 
 class Hindrance(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,29 +192,17 @@ def read_catalog(connection: psycopg.Connection[Any], oid: int) -> Catalog | Non
     Raises:
         MissingAbility: a name is not UTF-8, so that it could not be written again exactly.
     """
-    version = connection.info.server_version
-
-    def rows(name: str) -> list[list[Any]]:
-        found = connection.execute(load(name, version).encode(), {"oid": oid}).fetchall()
-        return [[exact_text(value) for value in row] for row in found]
-
-    table = rows("load_table")
-    if not table:
+    tables = structs(connection, TableFacts, "load_table", oid=oid)
+    if not tables:
         return None
+    referencing = rows_of(connection, "load_referencing", oid=oid)
     return Catalog(
-        table=TableFacts(**dict(zip(TableFacts.__struct_fields__, table[0], strict=True))),
-        columns=[
-            Column(**dict(zip(Column.__struct_fields__, row, strict=True))) for row in rows("load_columns")
-        ],
-        indexes=[_index(row) for row in rows("load_indexes")],
-        keys=[
-            KeyFacts(**dict(zip(KeyFacts.__struct_fields__, row, strict=True))) for row in rows("load_keys")
-        ],
-        triggers=[
-            TriggerFacts(**dict(zip(TriggerFacts.__struct_fields__, row, strict=True)))
-            for row in rows("load_triggers")
-        ],
-        referencing=[f"{of_table}.{name}" for name, of_table in rows("load_referencing")],
+        table=tables[0],
+        columns=structs(connection, Column, "load_columns", oid=oid),
+        indexes=[_index(row) for row in rows_of(connection, "load_indexes", oid=oid)],
+        keys=structs(connection, KeyFacts, "load_keys", oid=oid),
+        triggers=structs(connection, TriggerFacts, "load_triggers", oid=oid),
+        referencing=[f"{of_table}.{name}" for name, of_table in referencing],
         facts=read_facts(connection, oid),
         hindrances=read_hindrances(connection, oid),
     )
@@ -223,12 +210,7 @@ def read_catalog(connection: psycopg.Connection[Any], oid: int) -> Catalog | Non
 
 def read_hindrances(connection: psycopg.Connection[Any], oid: int) -> list[Hindrance]:
     """Return why the rows of a load into a table must not be committed piece by piece."""
-    query = load("load_hindrances", connection.info.server_version).encode()
-    rows = connection.execute(query, {"oid": oid}).fetchall()
-    return [
-        Hindrance(**dict(zip(Hindrance.__struct_fields__, (exact_text(what), *facts), strict=True)))
-        for what, *facts in rows
-    ]
+    return structs(connection, Hindrance, "load_hindrances", oid=oid)
 
 
 def hindering(found: Sequence[Hindrance], *, triggers_off: bool) -> list[str]:
@@ -242,9 +224,7 @@ def hindering(found: Sequence[Hindrance], *, triggers_off: bool) -> list[str]:
 
 def read_facts(connection: psycopg.Connection[Any], oid: int) -> list[tuple[str, str]]:
     """Return all that the catalog says of a table and its partitions, by names and not by oids."""
-    query = load("load_catalog", connection.info.server_version).encode()
-    rows = connection.execute(query, {"oid": oid}).fetchall()
-    return [(exact_text(title), exact_text(facts)) for title, facts in rows]
+    return [(title, facts) for title, facts in rows_of(connection, "load_catalog", oid=oid)]
 
 
 def check_as_planned(connection: psycopg.Connection[Any], catalog: Catalog) -> None:
@@ -272,7 +252,23 @@ def differences(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> 
     return lost + new
 
 
-def _index(row: list[Any]) -> IndexFacts:
+def rows_of(connection: psycopg.Connection[Any], name: str, /, **values: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of a query, its text as it is.
+
+    Raises:
+        MissingAbility: it is not UTF-8.
+    """
+    query = load(name, connection.info.server_version).encode()
+    return [tuple(map(exact_text, row)) for row in connection.execute(query, values)]
+
+
+def structs(connection: psycopg.Connection[Any], kind: type[S], name: str, /, **values: Any) -> list[S]:
+    """Return the rows of a query that has the fields of a struct, in their order."""
+    names = kind.__struct_fields__
+    return [kind(**dict(zip(names, row, strict=True))) for row in rows_of(connection, name, **values)]
+
+
+def _index(row: tuple[Any, ...]) -> IndexFacts:
     named = dict(zip(IndexFacts.__struct_fields__, row, strict=True))
     for name in ("index_extras", "last_extras"):
         # The server separates the statements by a line that ends in a semicolon, and a comment may hold one.

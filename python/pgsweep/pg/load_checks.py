@@ -1,21 +1,21 @@
-"""Records that a check of their own row alone refuses, found by one COPY that keeps nothing else.
+"""Records that a table refuses, found by one reading: for a check of their row, or a missing reference.
 
-COPY ... WHERE into a temporary table takes those rows only that a CHECK or NOT NULL of the table refuses. A
-serial column counts all that are read, so it has the number of each record.
+All are copied into a temporary table, of which a serial column has the number of each record. What CHECK and
+NOT NULL refuse is all that COPY ... WHERE takes; what has no row to refer to is found by a join, of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, LiteralString
 
 import msgspec
 import psycopg
 from psycopg import sql
 
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_catalog import TableFacts, exact_text
-from pgsweep.pg.load_copy import CopyTarget, copy
-from pgsweep.pg.queries import load
+from pgsweep.pg.load_catalog import TableFacts, exact_text, rows_of
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy
 
 _TABLE = "pgsweep_refused"
 _NUMBER = "pgsweep_number"
@@ -44,9 +44,7 @@ def find_refused_by_checks(
     """
     if table.insert_triggers:
         return []
-    query = load("load_checks", connection.info.server_version).encode()
-    names = {"oid": table.oid, "columns": target.columns}
-    rows = [tuple(map(exact_text, row)) for row in connection.execute(query, names)]
+    rows = rows_of(connection, "load_checks", oid=table.oid, columns=target.columns)
     checks = [_check(table, name, expression) for name, expression in rows]
     if not checks:
         return []
@@ -54,8 +52,7 @@ def find_refused_by_checks(
     try:
         with connection.transaction(force_rollback=True):
             connection.execute(_made(table, rows))
-            here = msgspec.structs.replace(target, schema="pg_temp", table=_TABLE, freeze=False)
-            copy(connection, here, parts, where=sql.SQL(" OR ").join(check for check, _ in checks))
+            copy(connection, _here(target), parts, where=sql.SQL(" OR ").join(check for check, _ in checks))
             for check, reason in checks:
                 chosen = sql.SQL("SELECT {} FROM pg_temp.{} WHERE {}").format(
                     sql.Identifier(_NUMBER), sql.Identifier(_TABLE), check
@@ -64,6 +61,59 @@ def find_refused_by_checks(
     except (psycopg.ProgrammingError, psycopg.NotSupportedError):
         return []
     return list(dict(reversed(found)).items())
+
+
+def find_missing_references(
+    connection: Connection,
+    table: TableFacts,
+    target: CopyTarget,
+    files: Iterable[Iterable[bytes | memoryview]],
+    most: int,
+) -> list[tuple[int, str]]:
+    """Return number and reason of records whose foreign keys refer to no row, not even to one of the files.
+
+    A record that refers to one of these is another. Nothing is found where a trigger may change rows first,
+    or this role may not read what they refer to. What is not found, the table refuses.
+
+    Args:
+        connection: in a transaction. All that is done is undone.
+        files: the records of each, which the table takes by one statement.
+        most: a few more than so many are enough.
+    """
+    names = {"columns": target.columns, "records": _TABLE}
+    keys = rows_of(connection, "load_references", oid=table.oid, **names)
+    if table.insert_triggers or not keys:
+        return []
+    found: dict[int, str] = {}
+
+    def find(*, deferred: bool) -> None:
+        before = -1
+        while before < len(found) <= most:
+            before = len(found)
+            for _, words, missing in (key for key in keys if key[0] is deferred):
+                removed = sql.SQL("DELETE FROM pg_temp.{} AS t WHERE {} RETURNING {}, {}").format(
+                    sql.Identifier(_TABLE), sql.SQL(missing), sql.Identifier(_NUMBER), sql.SQL(words)
+                )
+                found.update(
+                    (number - 1, exact_text(reason)) for number, reason in connection.execute(removed)
+                )
+
+    try:
+        with connection.transaction(force_rollback=True):
+            # Where a policy would hide a row, it is an error.
+            connection.execute("SET LOCAL row_security = off")
+            connection.execute(_made(table, [], "INCLUDING IDENTITY"))
+            for parts in files:
+                copy(connection, _here(target), parts)
+                find(deferred=False)
+            find(deferred=True)
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError, BadRow):
+        return []
+    return sorted(found.items())
+
+
+def _here(target: CopyTarget) -> CopyTarget:
+    return msgspec.structs.replace(target, schema="pg_temp", table=_TABLE, freeze=False)
 
 
 def _check(table: TableFacts, name: str, expression: str | None) -> tuple[sql.Composed, str]:
@@ -75,11 +125,11 @@ def _check(table: TableFacts, name: str, expression: str | None) -> tuple[sql.Co
     return sql.SQL("(({}) IS FALSE)").format(sql.SQL(expression)), reason
 
 
-def _made(table: TableFacts, rows: Sequence[tuple[str, str | None]]) -> sql.Composed:
-    """Return the statements that make the temporary table."""
+def _made(table: TableFacts, rows: Sequence[tuple[Any, ...]], also: LiteralString = "") -> sql.Composed:
+    """Return the statements that make the temporary table, without the NOT NULL that is looked for."""
     name = sql.Identifier("pg_temp", _TABLE)
-    made = sql.SQL("CREATE TEMPORARY TABLE {} (LIKE {} INCLUDING DEFAULTS, {} bigserial)").format(
-        name, sql.Identifier(table.schema, table.name), sql.Identifier(_NUMBER)
+    made = sql.SQL("CREATE TEMPORARY TABLE {} (LIKE {} INCLUDING DEFAULTS {}, {} bigserial)").format(
+        name, sql.Identifier(table.schema, table.name), sql.SQL(also), sql.Identifier(_NUMBER)
     )
     nullable = [
         sql.SQL("ALTER TABLE {} ALTER {} DROP NOT NULL").format(name, sql.Identifier(column))

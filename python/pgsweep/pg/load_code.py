@@ -21,8 +21,7 @@ from psycopg import pq
 
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg.connect import read_user_path
-from pgsweep.pg.load_catalog import TableFacts, exact_text
-from pgsweep.pg.queries import load
+from pgsweep.pg.load_catalog import TableFacts, rows_of, structs
 from pgsweep.pg.userpath import schemas_of_path
 from pgsweep.plain import quoted_where_needed
 
@@ -95,10 +94,8 @@ def read_code(
         UsageError: a schema that is named does not exist.
     """
     mine = schemas_of_path(connection)
-    query = load("load_path", connection.info.server_version).encode()
     wanted = [table.schema, "pg_catalog", *(mine if named is None else named)]
-    rows = connection.execute(query, {"schemas": wanted}).fetchall()
-    of_table, *schemas = [_Schema(*map(exact_text, row)) for row in rows]
+    of_table, *schemas = structs(connection, _Schema, "load_path", schemas=wanted)
     powerful = of_table.powerful
     owner = of_table.owner if powerful else None
     functions = _functions(connection, table.oid, [schema.name for schema in schemas]) if copying else []
@@ -128,14 +125,11 @@ def read_code(
 
 def _functions(connection: psycopg.Connection[Any], oid: int, path: list[str]) -> list[Function]:
     """Return the functions that run, with those that their texts name."""
-    query = load("load_code", connection.info.server_version).encode()
     found: dict[int, Function] = {}
     words: set[str] = set()
     while True:
-        rows = connection.execute(query, {"oid": oid, "words": sorted(words), "path": path}).fetchall()
-        for row in rows:
-            values = (exact_text(value) for value in row)
-            function = Function(**dict(zip(Function.__struct_fields__, values, strict=True)))
+        known = sorted(words)
+        for function in structs(connection, Function, "load_code", oid=oid, words=known, path=path):
             found.setdefault(function.oid, function)
         more = {word for function in found.values() for word in _words(function.body, qualified=True)}
         if more <= words:
@@ -157,14 +151,13 @@ def _needed(
     connection: psycopg.Connection[Any], functions: list[Function], path: list[str], left_out: list[_Schema]
 ) -> list[tuple[Function, list[str]]]:
     """Return the functions whose text names what only schemas have that are left out, with these names."""
-    query = load("load_needed", connection.info.server_version).encode()
     names = [schema.name for schema in left_out]
     found = []
     for function in functions if left_out else []:
         words = sorted(_words(function.body)) if function.own_path is None else []
-        rows = connection.execute(query, {"words": words, "left_out": names, "path": path}).fetchall()
+        rows = rows_of(connection, "load_needed", words=words, left_out=names, path=path)
         if rows:
-            found.append((function, [str(exact_text(row[0])) for row in rows]))
+            found.append((function, [str(name) for (name,) in rows]))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -16,13 +15,7 @@ from pgsweep.pg.load_copy import CopyTarget
 
 @contextmanager
 def table_copy(connection: Connection, original: Catalog, *, unlogged: bool = False) -> Iterator[Catalog]:
-    """Make an empty copy of a table with its indexes, checks, foreign keys and triggers; undo all at the end.
-
-    Args:
-        connection: outside a transaction.
-        original: the table.
-        unlogged: whether the copy is.
-    """
+    """Make an empty copy of a table with its indexes, checks, keys and triggers; undo all at the end."""
     schema = f"pgsweep_compare_{secrets.token_hex(4)}"
     table = original.table
     name = sql.Identifier(schema, table.name)
@@ -40,7 +33,7 @@ def table_copy(connection: Connection, original: Catalog, *, unlogged: bool = Fa
                 connection.execute(sql.SQL("ALTER TABLE ONLY {} ADD CONSTRAINT {}").format(name, rest))
         for trigger in original.triggers:
             before, on, after = trigger.definition.partition(f" ON {table.quoted} ")
-            if on and trigger.on_insert and trigger.enabled in "OA":
+            if on and trigger.fires:
                 connection.execute(sql.SQL("{} ON {} {}").format(sql.SQL(before), name, sql.SQL(after)))
         row = connection.execute(
             "SELECT c.oid::int8 FROM pg_catalog.pg_class AS c"
@@ -60,43 +53,18 @@ def run_statements(connection: Connection, statements: Sequence[str]) -> None:
         connection.execute(statement.encode())
 
 
-def make_logged(connection: Connection, catalog: Catalog) -> None:
-    """Make an unlogged table a logged one: it is written anew."""
-    connection.execute(sql.SQL("ALTER TABLE {} SET LOGGED").format(_name(catalog)))
-
-
 def insert_rows(
     connection: Connection, target: CopyTarget, rows: Sequence[Sequence[str | None]], *, at_once: int
-) -> float:
-    """Insert rows by statements of `at_once` rows each, and return the seconds."""
-    names = _doubled(sql.SQL(", ").join(sql.Identifier(name) for name in target.columns))
+) -> None:
+    """Insert rows by statements of `at_once` rows each."""
+    head = sql.SQL("INSERT INTO {} ({}) VALUES ").format(
+        sql.Identifier(target.schema, target.table),
+        sql.SQL(", ").join(sql.Identifier(name) for name in target.columns),
+    )
+    # psycopg takes % for the beginning of a parameter.
+    begin = sql.SQL(head.as_string(None).replace("%", "%%"))
     one = sql.SQL("({})").format(sql.SQL(", ").join(sql.Placeholder() for _ in target.columns))
-    begin = time.monotonic()
     for first in range(0, len(rows), at_once):
         part = rows[first : first + at_once]
-        statement = sql.SQL("INSERT INTO {} ({}) VALUES {}").format(
-            _doubled(sql.Identifier(target.schema, target.table)),
-            names,
-            sql.SQL(", ").join([one] * len(part)),
-        )
+        statement = begin + sql.SQL(", ").join([one] * len(part))
         connection.execute(statement, [value for row in part for value in row])
-    return time.monotonic() - begin
-
-
-def _doubled(name: sql.Composable) -> sql.SQL:
-    """Return names for a statement with parameters: psycopg takes % for the beginning of one."""
-    return sql.SQL(name.as_string(None).replace("%", "%%"))
-
-
-def settle_constraints(connection: Connection) -> None:
-    """Have deferred constraints and triggers checked now, as a commit would."""
-    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-
-
-def analyze_copy(connection: Connection, catalog: Catalog) -> None:
-    """Make the statistics of the copy."""
-    connection.execute(sql.SQL("ANALYZE {}").format(_name(catalog)))
-
-
-def _name(catalog: Catalog) -> sql.Identifier:
-    return sql.Identifier(catalog.table.schema, catalog.table.name)

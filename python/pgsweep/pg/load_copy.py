@@ -125,9 +125,19 @@ class BadRow(Exception):
         return self.sqlstate in ("23502", "23514")
 
     @property
+    def by_encoding(self) -> bool:
+        """Its bytes are no text. The server looks one byte ahead: its line may be that of the one before."""
+        return self.sqlstate in ("22021", "22P05")
+
+    @property
     def duplicate(self) -> bool:
         """Another row, of the table or of the files, has its key."""
         return self.sqlstate in ("23505", "23P01")
+
+    @property
+    def lacks_reference(self) -> bool:
+        """There is no row that it refers to."""
+        return self.sqlstate == "23503"
 
 
 class WrongCount(PgsweepError):
@@ -245,10 +255,3 @@ def _bad_row(error: psycopg.DatabaseError, target: CopyTarget) -> BadRow:
         sqlstate=error.sqlstate or "",
         key=(key[1].split(", "), key[2].split(", ")) if key else None,
     )
-
-
-@contextmanager
-def savepoint(connection: Connection) -> Iterator[None]:
-    """Undo what fails inside, and only that."""
-    with connection.transaction():
-        yield

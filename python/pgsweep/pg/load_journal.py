@@ -39,6 +39,7 @@ from psycopg.types.numeric import Oid
 
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.grants import grant_to_session
+from pgsweep.pg.load_catalog import rows_of
 from pgsweep.pg.queries import compose, load
 from pgsweep.pg.retry import awaited, repeated
 from pgsweep.plain import decode_name, sql_identifier
@@ -125,9 +126,9 @@ class JournalObject(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     name: str
     definition: str
-    drop: str | None
+    drop: str | None = None
     make: list[str]
-    tablespace: str | None
+    tablespace: str | None = None
     stage: int
     size_bytes: int | None = None
 
@@ -279,8 +280,17 @@ def _in(schema: str, text: LiteralString) -> sql.Composed:
     return sql.SQL(text).format(schema=sql.Identifier(schema))
 
 
-def _query(connection: psycopg.Connection[Any], name: str, schema: str) -> bytes:
-    return compose(name, connection.info.server_version, schema=sql_identifier(schema)).encode()
+def _write(
+    connection: psycopg.Connection[Any], load_id: LoadId, text: LiteralString, *values: object
+) -> None:
+    """Run a statement about a load in the journal; its last parameter is the load."""
+    connection.execute(_in(load_id.schema, text), [*values, load_id.id])
+
+
+def _rows(connection: psycopg.Connection[Any], name: str, schema: str, **values: Any) -> list[Any]:
+    """Return the rows of a query about the journal in a schema."""
+    query = compose(name, connection.info.server_version, schema=sql_identifier(schema)).encode()
+    return connection.execute(query, values).fetchall()
 
 
 def begun_by_others(connection: psycopg.Connection[Any], oid: int) -> list[str]:
@@ -301,31 +311,30 @@ def claim(connection: psycopg.Connection[Any], oid: int) -> None:
     Raises:
         PgsweepError: another run is at work.
     """
-    query = load("load_claim", connection.info.server_version).encode()
-    holder: int | None = None
+    query = "SELECT pg_catalog.pg_try_advisory_lock(%s::int4, %s::int4) OR NULL"
 
     def claimed(kind: int) -> bool | None:
-        nonlocal holder
-        row = connection.execute(query, {"kind": kind, "object": _signed(oid), "oid": oid}).fetchone()
-        assert row is not None
-        holder = row[1]
-        return True if row[0] else None
+        row = connection.execute(query, [kind, _signed(oid)]).fetchone()
+        return None if row is None else row[0]
 
     for kind in (CLAIM, WORK):
         if not awaited(partial(claimed, kind), seconds=_CLAIM_PATIENCE_SECONDS, pause_seconds=0.1):
-            raise PgsweepError(
-                f"another load of this table is at work (process {holder or '?'} of the server)",
-                cause="two loads of one table would take each other's indexes away",
-                hint="wait for it, or end it: psql -d NAME -c "
-                f"'SELECT pg_terminate_backend({holder or 'PROCESS'})'",
-            )
+            raise at_work(holder_of(connection, oid, kind))
     connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s::int4, %s::int4)", [WORK, _signed(oid)])
 
 
-def is_claimed(connection: psycopg.Connection[Any], oid: int) -> bool:
-    """Return whether a run has claimed a table."""
-    query = load("load_claimed", connection.info.server_version).encode()
-    return connection.execute(query, {"kind": CLAIM, "oid": oid}).fetchone() == (True,)
+def at_work(holder: int | None) -> PgsweepError:
+    """Return the error of a table that another run has claimed."""
+    return PgsweepError(
+        f"another load of this table is at work (process {holder or '?'} of the server)",
+        cause="two loads of one table would take each other's indexes away",
+        hint=f"wait for it, or end it: psql -d NAME -c 'SELECT pg_terminate_backend({holder or 'PROCESS'})'",
+    )
+
+
+def holder_of(connection: psycopg.Connection[Any], oid: int, kind: int = CLAIM) -> int | None:
+    """Return the process of the run that has claimed a table, if one has; with `WORK` that of a session."""
+    return next((pid for (pid,) in rows_of(connection, "load_claimed", kind=kind, oid=oid)), None)
 
 
 def join_work(connection: psycopg.Connection[Any], oid: int) -> None:
@@ -385,8 +394,7 @@ def _mark(oid: int) -> str:
 def find_unfinished(connection: psycopg.Connection[Any], oid: int) -> Unfinished | None:
     """Return the load of a table that the role has begun and not ended."""
     for schema in _usable(connection):
-        row = connection.execute(_query(connection, "load_find", schema), {"oid": oid}).fetchone()
-        if row is not None:
+        for row in _rows(connection, "load_find", schema, oid=oid):
             before = [(title, facts) for title, facts in msgspec.json.decode(row[3])]
             return Unfinished(load_id=LoadId(schema, row[0]), phase=row[1], document=row[2], before=before)
     return None
@@ -394,35 +402,26 @@ def find_unfinished(connection: psycopg.Connection[Any], oid: int) -> Unfinished
 
 def read_unfinished(connection: psycopg.Connection[Any]) -> list[tuple[str, int, str, str]]:
     """Return id, table, phase and document of every load that the role has begun here and not ended."""
-    return [
-        row
-        for schema in _usable(connection)
-        for row in connection.execute(_query(connection, "load_unfinished", schema)).fetchall()
-    ]
+    return [row for schema in _usable(connection) for row in _rows(connection, "load_unfinished", schema)]
 
 
 def set_phase(connection: psycopg.Connection[Any], load_id: LoadId, phase: Phase) -> None:
     """Note how far a load is."""
-    connection.execute(
-        _in(load_id.schema, "UPDATE {schema}.load SET phase = %s WHERE id = %s"), [phase, load_id.id]
-    )
+    _write(connection, load_id, "UPDATE {schema}.load SET phase = %s WHERE id = %s", phase)
 
 
 def set_document(connection: psycopg.Connection[Any], load_id: LoadId, document: str) -> None:
     """Replace what the load keeps of its options and files."""
-    connection.execute(
-        _in(load_id.schema, "UPDATE {schema}.load SET document = %s WHERE id = %s"), [document, load_id.id]
-    )
+    _write(connection, load_id, "UPDATE {schema}.load SET document = %s WHERE id = %s", document)
 
 
 def read_objects(
     connection: psycopg.Connection[Any], load_id: LoadId
 ) -> list[tuple[int, JournalObject, bool]]:
     """Return number, object, and whether it is present."""
-    query = _query(connection, "load_objects", load_id.schema)
-    rows = connection.execute(query, {"id": load_id.id}).fetchall()
     return [
-        (number, msgspec.json.decode(text, type=JournalObject), present) for number, text, present in rows
+        (number, msgspec.json.decode(text, type=JournalObject), present)
+        for number, text, present in _rows(connection, "load_objects", load_id.schema, id=load_id.id)
     ]
 
 
@@ -430,13 +429,8 @@ def set_present(
     connection: psycopg.Connection[Any], load_id: LoadId, number: int | None, *, present: bool
 ) -> None:
     """Note whether one object, or each, is present."""
-    connection.execute(
-        _in(
-            load_id.schema,
-            "UPDATE {schema}.object SET present = %s WHERE load = %s AND (%s::int4 IS NULL OR number = %s)",
-        ),
-        [present, load_id.id, number, number],
-    )
+    which = "UPDATE {schema}.object SET present = %s WHERE number = coalesce(%s::int4, number) AND load = %s"
+    _write(connection, load_id, which, present, number)
 
 
 def add_piece(
@@ -478,51 +472,36 @@ def add_piece(
 
 def read_pieces(connection: psycopg.Connection[Any], load_id: LoadId) -> list[Piece]:
     """Return the pieces that are copied."""
-    query = _query(connection, "load_pieces", load_id.schema)
-    rows = connection.execute(query, {"id": load_id.id}).fetchall()
-    names = Piece.__struct_fields__
-    return [
-        Piece(**{**dict(zip(names, row, strict=True)), "xid": int(row[names.index("xid")])}) for row in rows
-    ]
+    rows = _rows(connection, "load_pieces", load_id.schema, id=load_id.id)
+    return [Piece(**dict(zip(Piece.__struct_fields__, row, strict=True))) for row in rows]
 
 
 def read_rejects(connection: psycopg.Connection[Any], load_id: LoadId) -> list[Reject]:
     """Return the records that were not loaded."""
-    query = _query(connection, "load_rejects", load_id.schema)
-    rows = connection.execute(query, {"id": load_id.id}).fetchall()
+    rows = _rows(connection, "load_rejects", load_id.schema, id=load_id.id)
     return [Reject(**dict(zip(Reject.__struct_fields__, row, strict=True))) for row in rows]
 
 
 def forget_pieces(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
     """Remove the pieces and rejects of a load, in the transaction that removed its rows."""
-    for statement in (
-        "DELETE FROM {schema}.piece WHERE load = %s",
-        "DELETE FROM {schema}.reject WHERE load = %s",
-    ):
-        connection.execute(_in(load_id.schema, statement), [load_id.id])
+    _write(connection, load_id, "DELETE FROM {schema}.piece WHERE load = %s")
+    _write(connection, load_id, "DELETE FROM {schema}.reject WHERE load = %s")
 
 
 def mark_alive(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
     """Note, where a crash forgets it, that the rows of a load into an unlogged table are there."""
-    connection.execute(_in(load_id.schema, "INSERT INTO {schema}.alive (load) VALUES (%s)"), [load_id.id])
+    _write(connection, load_id, "INSERT INTO {schema}.alive (load) VALUES (%s)")
 
 
 def is_alive(connection: psycopg.Connection[Any], load_id: LoadId) -> bool:
     """Return whether no crash has emptied the unlogged table of a load."""
-    query = _query(connection, "load_alive", load_id.schema)
-    return connection.execute(query, {"id": load_id.id}).fetchone() == (True,)
+    return bool(_rows(connection, "load_alive", load_id.schema, id=load_id.id) == [(True,)])
 
 
 def renumber_pieces(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
     """Give all pieces the number of the transaction that is open, which wrote their rows anew."""
-    connection.execute(
-        _in(
-            load_id.schema,
-            "UPDATE {schema}.piece SET xid = pg_catalog.pg_current_xact_id()::pg_catalog.text"
-            " WHERE load = %s",
-        ),
-        [load_id.id],
-    )
+    own = "UPDATE {schema}.piece SET xid = pg_catalog.pg_current_xact_id()::pg_catalog.text WHERE load = %s"
+    _write(connection, load_id, own)
 
 
 def end_load(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
@@ -531,8 +510,8 @@ def end_load(connection: psycopg.Connection[Any], load_id: LoadId) -> None:
     with connection.transaction():
         connection.execute(_in(schema, "LOCK TABLE {schema}.load IN ACCESS EXCLUSIVE MODE"))
         forget_pieces(connection, load_id)
-        connection.execute(_in(schema, "DELETE FROM {schema}.object WHERE load = %s"), [load_id.id])
-        connection.execute(_in(schema, "DELETE FROM {schema}.alive WHERE load = %s"), [load_id.id])
+        _write(connection, load_id, "DELETE FROM {schema}.object WHERE load = %s")
+        _write(connection, load_id, "DELETE FROM {schema}.alive WHERE load = %s")
         ended = connection.execute(
             _in(schema, "DELETE FROM {schema}.load WHERE id = %s RETURNING table_oid::int8"), [load_id.id]
         ).fetchone()

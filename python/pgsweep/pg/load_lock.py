@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import psycopg
 from psycopg import errors as sqlstates
-from psycopg import sql
+from psycopg import pq, sql
 
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
-from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_catalog import TableFacts, rows_of
 from pgsweep.pg.load_ways import Ways
-from pgsweep.pg.queries import load
 from pgsweep.pg.retry import repeated
 
 T = TypeVar("T")
@@ -36,13 +34,13 @@ def in_short_lock(
     *,
     note: Note | None = None,
 ) -> T:
-    """Run a transaction that waits at most 2 s for each lock, and try again after a pause.
+    """Run a transaction that waits at most 2 s for each lock, and try again after a pause, 20 times at most.
 
     A session that waits for a strong lock makes all later ones wait, so the wait is short. If a lock cannot
-    be obtained, the whole attempt is undone.
+    be obtained, the whole attempt is undone. In a transaction that is open, that is a savepoint; a deadlock
+    of that transaction would come again.
 
     Args:
-        table: that the load is of.
         statement: takes the first lock.
         work: the rest of the transaction.
         note: receives once which sessions hold the lock.
@@ -59,51 +57,32 @@ def in_short_lock(
                 check_same(connection, table)
             return work()
 
-    errors = (sqlstates.LockNotAvailable, sqlstates.DeadlockDetected)
-    return _until_locked(connection, table, attempt, errors, note)
-
-
-def _until_locked(
-    connection: Connection,
-    table: TableFacts,
-    attempt: Callable[[], T],
-    errors: tuple[type[psycopg.Error], ...],
-    note: Note | None,
-) -> T:
-    """Return what an attempt returns; where it cannot lock, it is repeated after a pause, 20 times at most.
-
-    Raises:
-        PgsweepError: it failed each time with one of these errors.
-    """
-
     def waiting() -> None:
         if note is not None:
             note(f"waiting for a lock: {_holders(connection, table)}")
 
+    errors: tuple[type[psycopg.Error], ...] = (sqlstates.LockNotAvailable,)
+    if connection.info.transaction_status == pq.TransactionStatus.IDLE:
+        errors += (sqlstates.DeadlockDetected,)
     try:
         return repeated(
             attempt, errors, tries=_LOCK_TRIES, pause_seconds=_LOCK_PAUSE_SECONDS, waiting=waiting
         )
     except errors as error:
-        raise _not_locked(connection, table, error) from error
+        raise PgsweepError(
+            f"the table cannot be locked: {first_line(error)}",
+            cause=f"{_holders(connection, table)}; this step was not done",
+            hint="see what they do: psql -c 'SELECT pid, state, query FROM pg_stat_activity'; then try again",
+        ) from error
 
 
 def _holders(connection: Connection, table: TableFacts) -> str:
     """Return who has locks on the table, in words."""
-    query = load("load_holders", connection.info.server_version).encode()
-    rows = connection.execute(query, {"oid": table.oid}).fetchall()
+    rows = rows_of(connection, "load_holders", oid=table.oid)
     if not rows:
         return f"other sessions use {table.quoted}"
     names = ", ".join(f"{pid} ({state})" if state else str(pid) for pid, state in rows)
     return f"{table.quoted} is in use by process{'es' if len(rows) > 1 else ''} {names} of the server"
-
-
-def _not_locked(connection: Connection, table: TableFacts, error: psycopg.Error) -> PgsweepError:
-    return PgsweepError(
-        f"the table cannot be locked: {first_line(error)}",
-        cause=f"{_holders(connection, table)}; this step was not done",
-        hint="see what they do: psql -c 'SELECT pid, state, query FROM pg_stat_activity'; then try again",
-    )
 
 
 def check_same(connection: Connection, table: TableFacts) -> None:
@@ -112,9 +91,8 @@ def check_same(connection: Connection, table: TableFacts) -> None:
     Raises:
         PgsweepError: the table was dropped or renamed, and another one may have its name.
     """
-    query = load("load_same", connection.info.server_version).encode()
-    names = {"oid": table.oid, "schema": table.schema, "table": table.name}
-    if connection.execute(query, names).fetchone() != (True,):
+    names = {"schema": table.schema, "table": table.name}
+    if rows_of(connection, "load_same", oid=table.oid, **names) != [(True,)]:
         raise dropped(table.ways, f"{table.quoted} is another table now")
 
 
@@ -129,38 +107,15 @@ def lock_statement(table: TableFacts, mode: str) -> sql.Composed:
 
 
 def lock_now(connection: Connection, table: TableFacts, mode: str, *, note: Note | None = None) -> None:
-    """Lock the table in the transaction that is open, waiting at most 2 s at a time, for 20 times.
+    """Lock the table in the transaction that is open.
 
     Raises:
         PgsweepError: it cannot be obtained.
     """
-    retried(connection, table, lock_statement(table, mode), note=note)
-    check_same(connection, table)
-
-
-def retried(connection: Connection, table: TableFacts, statement: sql.Composed, *, note: Note | None) -> None:
-    """Run a statement in the transaction that is open, waiting for locks at most 2 s at a time, for 20 times.
-
-    Raises:
-        PgsweepError: they cannot be obtained.
-    """
-
-    def attempt() -> None:
-        with connection.transaction():
-            connection.execute(_LOCK_TIMEOUT)
-            connection.execute(statement)
-
     try:
-        _until_locked(connection, table, attempt, (sqlstates.LockNotAvailable,), note)
+        in_short_lock(connection, table, lock_statement(table, mode), lambda: None, note=note)
     except sqlstates.UndefinedTable as error:
         raise dropped(table.ways, first_line(error)) from error
-
-
-@contextmanager
-def transaction(connection: Connection) -> Iterator[None]:
-    """Run the body in a transaction."""
-    with connection.transaction():
-        yield
 
 
 def named(table: TableFacts) -> sql.Identifier:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import psycopg
@@ -12,9 +13,8 @@ from psycopg import sql
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
-from pgsweep.pg.load_catalog import Catalog, KeyFacts, TableFacts, exact_text, read_catalog
-from pgsweep.pg.load_lock import Note, named, retried
-from pgsweep.pg.queries import load
+from pgsweep.pg.load_catalog import Catalog, KeyFacts, TableFacts, read_catalog, rows_of
+from pgsweep.pg.load_lock import Note, in_short_lock, named
 
 BOUND_CHECK: Final = "pgsweep_bound"
 _PARTS: Final = sql.SQL(
@@ -35,20 +35,20 @@ def name_of_new(connection: Connection, table: str, schema: str) -> tuple[str, s
         UsageError: it is not a name, or there is such a table.
         MissingAbility: a name is not UTF-8.
     """
-    query = load("load_new", connection.info.server_version).encode()
     try:
-        row = connection.execute(query, {"name": table, "schema": schema}).fetchone()
+        rows = rows_of(connection, "load_new", name=table, schema=schema)
     except psycopg.DataError as error:
         raise UsageError(f"`{table}` is not the name of a table: {first_line(error)}") from error
-    if row is None:
+    if not rows:
         raise UsageError(f"`{table}` is not the name of a table", hint="name it NAME or SCHEMA.NAME")
-    if row[3]:
+    found, name, quoted, exists, _ = rows[0]
+    if exists:
         raise UsageError(
-            f"{exact_text(row[2])} already exists",
+            f"{quoted} already exists",
             cause="--partition-of makes a new table",
             hint="name another, or load into it as it is: leave out --partition-of and --for-values",
         )
-    return exact_text(row[0]), exact_text(row[1]), exact_text(row[2])
+    return found, name, quoted
 
 
 def make_partition(connection: Connection, parent: TableFacts, table: TableFacts, bound: str) -> Catalog:
@@ -57,11 +57,7 @@ def make_partition(connection: Connection, parent: TableFacts, table: TableFacts
     Raises:
         UsageError: the bound is not understood.
     """
-    row = connection.execute(
-        load("load_parent", connection.info.server_version).encode(), {"oid": parent.oid}
-    ).fetchone()
-    assert row is not None
-    key, tablespace, owner, same_owner = exact_text(row[0]), exact_text(row[1]), exact_text(row[2]), row[3]
+    [(key, tablespace, owner, same_owner)] = rows_of(connection, "load_parent", oid=parent.oid)
     check = _check_of(connection, parent, table, key, bound)
     place = sql.SQL(" TABLESPACE {}").format(sql.Identifier(tablespace)) if tablespace else sql.SQL("")
     connection.execute(
@@ -75,12 +71,8 @@ def make_partition(connection: Connection, parent: TableFacts, table: TableFacts
                 named(table), sql.Identifier(BOUND_CHECK), sql.SQL(check)
             )
         )
-    found = connection.execute(
-        load("load_new", connection.info.server_version).encode(),
-        {"name": table.quoted, "schema": table.schema},
-    ).fetchone()
-    assert found is not None
-    catalog = read_catalog(connection, int(found[4]))
+    [(*_, oid)] = rows_of(connection, "load_new", name=table.quoted, schema=table.schema)
+    catalog = read_catalog(connection, oid)
     assert catalog is not None
     return catalog
 
@@ -112,12 +104,9 @@ def _check_of(
                 cause=f"it is partitioned by {key}",
                 hint='--for-values "FROM (...) TO (...)", "IN (...)" or "WITH (modulus N, remainder M)"',
             ) from error
-        row = connection.execute(
-            load("load_bound", connection.info.server_version).encode(), {"name": part.as_string(connection)}
-        ).fetchone()
-    assert row is not None
+        [(condition,)] = rows_of(connection, "load_bound", name=part.as_string(connection))
     # Of a hash the condition names the partitioned table itself; ATTACH then reads the rows.
-    return None if row[0] is None or key.startswith("HASH") else exact_text(row[0])
+    return None if key.startswith("HASH") else condition
 
 
 def attach_partition(
@@ -143,11 +132,13 @@ def attach_partition(
             if key.add.startswith(prefix):
                 rest = sql.SQL(key.add.removeprefix(prefix).removesuffix(" NOT VALID"))
                 statement = sql.SQL("ALTER TABLE ONLY {} ADD CONSTRAINT {}").format(named(table), rest)
-                retried(connection, parent.table, statement, note=note)
+                in_short_lock(
+                    connection, parent.table, None, partial(connection.execute, statement), note=note
+                )
         attach = sql.SQL("ALTER TABLE {} ATTACH PARTITION {} {}").format(
             named(parent.table), named(table), sql.SQL(bound)
         )
-        retried(connection, parent.table, attach, note=note)
+        in_short_lock(connection, parent.table, None, partial(connection.execute, attach), note=note)
         drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT IF EXISTS {}")
         connection.execute(drop.format(named(table), sql.Identifier(BOUND_CHECK)))
     except (psycopg.ProgrammingError, psycopg.IntegrityError) as error:

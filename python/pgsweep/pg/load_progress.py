@@ -5,25 +5,23 @@ from __future__ import annotations
 import psycopg
 
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.queries import load
+from pgsweep.pg.load_catalog import rows_of
 
 
 def wal_position(connection: Connection) -> int | None:
     """Return where the server's WAL ends; None on a standby."""
     try:
-        row = connection.execute(load("load_wal", connection.info.server_version).encode()).fetchone()
+        [(position,)] = rows_of(connection, "load_wal")
     except psycopg.Error:
         return None
-    return None if row is None else int(row[0])
+    return int(position)
 
 
 def build_progress(connection: Connection, oid: int) -> list[tuple[str, float]]:
     """Return phase and share of each index build on a table."""
     found = []
-    query = load("load_build_progress", connection.info.server_version).encode()
-    for _, phase, blocks, all_blocks, tuples, all_tuples in connection.execute(
-        query, {"oid": oid}
-    ).fetchall():
+    rows = rows_of(connection, "load_build_progress", oid=oid)
+    for _, phase, blocks, all_blocks, tuples, all_tuples in rows:
         done, whole = (tuples, all_tuples) if all_tuples else (blocks, all_blocks)
         found.append((str(phase), done / whole if whole else 0.0))
     return found

@@ -19,11 +19,10 @@ import psycopg
 from psycopg import pq, sql
 
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_catalog import TableFacts, rows_of
 from pgsweep.pg.load_checks import find_refused_by_checks
 from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, copy_with_path
-from pgsweep.pg.queries import load
 
 _FIRST_RANGE: Final = 1024
 _LEAST_RANGE: Final = 64
@@ -134,142 +133,9 @@ class Records:
         return None
 
 
-def copy_without_refused(
-    connection: Connection,
-    table: TableFacts,
-    target: CopyTarget,
-    records: Records,
-    first: BadRow,
-    *,
-    path: str,
-    most: int,
-    note: Callable[[int, Refusals], None],
-) -> int:
-    """Copy the records that the server takes by one statement, in one transaction or savepoint.
-
-    Records that cannot be read are found without a row being written. Rows are written on the search only
-    where constraints or triggers refuse others, and undone: a load is undone by the numbers of its
-    transactions, which do not name what a savepoint within them has written.
-
-    Args:
-        first: what the server said of all of them.
-        most: the largest number of records that may be refused.
-        note: is called with the rows and the refused records within the transaction.
-
-    Returns:
-        The rows.
-
-    Raises:
-        BadRow: more are refused than may be.
-    """
-    search = Search(connection, table, target, records, most, path)
-    stage: Stage | None = stage_of(first)
-    tried: set[Stage | None] = set()
-    while True:
-        tried.add(stage)
-        try:
-            with connection.transaction():
-                if stage is not None:
-                    search.run(stage)
-                rows = copy_with_path(connection, target, records.without(sorted(search.refused)), path)
-                note(rows, search.refused)
-        except BadRow as bad:
-            # Without a number it is the last copy that failed, for what was not looked for.
-            if bad.record is not None:
-                raise
-            if stage is None or "writing" in tried:
-                odd = records.ended_otherwise(search.refused)
-                if not odd:
-                    raise
-                for number in odd:
-                    search.refuse(number, _ENDED_OTHERWISE)
-                stage = None
-                continue
-            stage = "writing" if stage_of(bad) in tried else stage_of(bad)
-        else:
-            return rows
-
-
 def stage_of(bad: BadRow) -> Stage:
     """Return where records are found that are refused for such a reason."""
     return "checks" if bad.by_itself else "writing" if bad.by_constraint else "reading"
-
-
-def copy_skipping(
-    connection: Connection,
-    table: TableFacts,
-    target: CopyTarget,
-    records: Records,
-    fields_of: Callable[[bytes], Sequence[str | None]],
-    *,
-    path: str,
-    note: Callable[[int, Refusals], None],
-) -> int | None:
-    """Copy the records that their types do not refuse by one statement, in one transaction or savepoint.
-
-    The server skips the others (PostgreSQL 17) and tells the line of each. That is used only where each
-    record is one line by any count, and believed only where a type does refuse a field of the record.
-
-    Args:
-        fields_of: takes a record apart.
-        note: as for `copy_without_refused`.
-
-    Returns:
-        The rows; None where nothing was copied, because it cannot be done like this.
-    """
-    if connection.info.server_version < 170000 or not records.are_lines(0, len(records)):
-        return None
-    notices: list[str] = []
-
-    def noticed(diagnostic: psycopg.errors.Diagnostic) -> None:
-        notices.append(diagnostic.message_primary or "")
-
-    connection.add_notice_handler(noticed)
-    try:
-        with connection.transaction() as attempt:
-            with under_path(connection, path):
-                rows = copy(connection, target, records.without([]), skipping=True)
-                # Whatever the language, the line is the first number; the last notice is the sum.
-                lines = [int(found[0]) for notice in notices if (found := re.search(r"\d+", notice))]
-                numbers = [line - 1 for line in lines[: len(records) - rows] if 0 < line <= len(records)]
-                refusals = _unreadable(connection, table, target, records, fields_of, numbers)
-            if rows + len(refusals) != len(records):
-                raise psycopg.Rollback(attempt)
-            note(rows, refusals)
-            return rows
-    except BadRow:
-        pass
-    finally:
-        connection.remove_notice_handler(noticed)
-    return None
-
-
-def _unreadable(
-    connection: Connection,
-    table: TableFacts,
-    target: CopyTarget,
-    records: Records,
-    fields_of: Callable[[bytes], Sequence[str | None]],
-    numbers: Sequence[int],
-) -> Refusals:
-    """Return which of some records have a field that its type refuses."""
-    fields = [
-        (number, name, text)
-        for number in numbers
-        for name, text in zip(target.columns, fields_of(records[number]), strict=False)
-        if text is not None
-    ]
-    query = load("load_unreadable", connection.info.server_version).encode()
-    parameters = {
-        "oid": table.oid,
-        "numbers": [number for number, _, _ in fields],
-        "names": [name for _, name, _ in fields],
-        "texts": [text for _, _, text in fields],
-    }
-    found: Refusals = {}
-    for number, reason in connection.execute(query, parameters):
-        found.setdefault(number, reason)
-    return found
 
 
 def equal_keys(
@@ -310,12 +176,18 @@ def _element(text: str) -> str:
 
 
 class Search:
-    """Finds the records that the server refuses.
+    """Finds the records that the server refuses, and copies the others.
 
     Ranges of records are sent, each about as long as the way to the last refused one, so that a bad record
     costs what stands around it and not the whole piece. Where the server names a line, the range is cut
     before that record, else in its middle. A record is refused if it is so alone; or if it is the one of
     that line beyond doubt, as no record before it goes on over lines, and what refuses it sees no others.
+
+    Args:
+        connection: of which a transaction is made, or a savepoint of the one that is open.
+        most: the largest number of records that may be refused.
+        path: of the table's code.
+        known: records that are refused already.
 
     Attributes:
         refused: what was found.
@@ -327,6 +199,7 @@ class Search:
         table: TableFacts,
         target: CopyTarget,
         records: Records,
+        *,
         most: int,
         path: str,
         known: Mapping[int, str] = EMPTY,
@@ -340,6 +213,112 @@ class Search:
         self.refused: Refusals = dict(known)
         self._known = sorted(known)
 
+    def copy(self, first: BadRow, note: Callable[[int, Refusals], None]) -> int:
+        """Copy the records that the server takes by one statement, and return the rows.
+
+        Records that cannot be read are found without a row being written. Rows are written on the search only
+        where constraints or triggers refuse others, and undone: a load is undone by the numbers of its
+        transactions, which do not name what a savepoint within them has written.
+
+        Args:
+            first: what the server said of all of them.
+            note: is called with the rows and the refused records within the transaction.
+
+        Raises:
+            BadRow: more are refused than may be.
+        """
+        stage: Stage | None = stage_of(first)
+        tried: set[Stage | None] = set()
+        while True:
+            tried.add(stage)
+            try:
+                with self._connection.transaction():
+                    if stage is not None:
+                        self.run(stage)
+                    parts = self._records.without(sorted(self.refused))
+                    rows = copy_with_path(self._connection, self._target, parts, self._path)
+                    note(rows, self.refused)
+            except BadRow as bad:
+                # Without a number it is the last copy that failed, for what was not looked for.
+                if bad.record is not None:
+                    raise
+                if stage is None or "writing" in tried:
+                    odd = self._records.ended_otherwise(self.refused)
+                    if not odd:
+                        raise
+                    for number in odd:
+                        self._refuse(number, _ENDED_OTHERWISE)
+                    stage = None
+                    continue
+                stage = "writing" if stage_of(bad) in tried else stage_of(bad)
+            else:
+                return rows
+
+    def copy_skipping(
+        self,
+        fields_of: Callable[[bytes], Sequence[str | None]],
+        note: Callable[[int, Refusals], None],
+    ) -> int | None:
+        """Copy the records that their types do not refuse by one statement.
+
+        The server skips the others (PostgreSQL 17) and tells the line of each. That is used only where each
+        record is one line by any count, and believed only where a type does refuse a field of the record.
+
+        Args:
+            fields_of: takes a record apart.
+            note: as for `copy`.
+
+        Returns:
+            The rows; None where nothing was copied, because it cannot be done like this.
+        """
+        connection, count = self._connection, len(self._records)
+        if connection.info.server_version < 170000 or not self._records.are_lines(0, count):
+            return None
+        notices: list[str] = []
+
+        def noticed(diagnostic: psycopg.errors.Diagnostic) -> None:
+            notices.append(diagnostic.message_primary or "")
+
+        connection.add_notice_handler(noticed)
+        try:
+            with connection.transaction() as attempt:
+                with under_path(connection, self._path):
+                    rows = copy(connection, self._target, self._records.without([]), skipping=True)
+                    # Whatever the language, the line is the first number; the last notice is the sum.
+                    lines = [int(found[0]) for notice in notices if (found := re.search(r"\d+", notice))]
+                    numbers = [line - 1 for line in lines[: count - rows] if 0 < line <= count]
+                    refusals = self._unreadable(fields_of, numbers)
+                if rows + len(refusals) != count:
+                    raise psycopg.Rollback(attempt)
+                note(rows, refusals)
+                return rows
+        except BadRow:
+            pass
+        finally:
+            connection.remove_notice_handler(noticed)
+        return None
+
+    def _unreadable(
+        self, fields_of: Callable[[bytes], Sequence[str | None]], numbers: Sequence[int]
+    ) -> Refusals:
+        """Return which of some records have a field that its type refuses."""
+        fields = [
+            (number, name, text)
+            for number in numbers
+            for name, text in zip(self._target.columns, fields_of(self._records[number]), strict=False)
+            if text is not None
+        ]
+        rows = rows_of(
+            self._connection,
+            "load_unreadable",
+            oid=self._table.oid,
+            numbers=[number for number, _, _ in fields],
+            names=[name for _, name, _ in fields],
+            texts=[text for _, _, text in fields],
+        )
+        # Of several fields the first counts.
+        return dict(reversed(rows))
+
     def run(self, stage: Stage) -> None:
         """Look for records that were not found yet; whatever is written is undone.
 
@@ -351,10 +330,7 @@ class Search:
             return
         with self._connection.transaction(force_rollback=True), under_path(self._connection, self._path):
             self._connection.execute("SAVEPOINT pgsweep_range")
-            if stage == "reading":
-                self._read()
-            else:
-                self._write()
+            self._send(reading=stage == "reading")
 
     def _check(self) -> None:
         left = [number for number in range(len(self._records)) if number not in self.refused]
@@ -370,32 +346,15 @@ class Search:
                 self._check()
             return
         for number, reason in found:
-            self.refuse(left[number], BadRow(None, None, reason))
+            self._refuse(left[number], BadRow(None, None, reason))
 
-    def _read(self) -> None:
-        """Find records that cannot be read, in their order."""
-        begin, size, last = 0, _FIRST_RANGE, 0
-        while begin < len(self._records):
-            if begin in self.refused:
-                begin += 1
-                continue
-            end = self._end_of_range(begin, size)
-            bad = self._try(begin, end, reading_only=True)
-            if bad is None:
-                begin, size = end, 2 * size
-                continue
-            alone = self._records.certain_at(bad.line, begin=begin, end=end)
-            if alone is None and end - begin == 1:
-                alone = begin
-            if alone is None:
-                suspect = self._records.record_at(bad.line, self._target.format, begin=begin, end=end)
-                size = max(1, suspect - begin if suspect is not None else (end - begin) // 2)
-                continue
-            self.refuse(alone, bad)
-            begin, size, last = alone + 1, max(_LEAST_RANGE, 2 * (alone - last)), alone
+    def _send(self, *, reading: bool) -> None:
+        """Send ranges of records, and find those that are refused.
 
-    def _write(self) -> None:
-        """Find records that are refused because of what is in the table, and of those before them."""
+        Args:
+            reading: they are read only. Otherwise they are written, and refused because of what is in the
+                table too, and of those before them: a range goes in whole, or is sent again.
+        """
         begin, size, last, bound = 0, _FIRST_RANGE, 0, 0
         suspect: int | None = None
         while begin < len(self._records):
@@ -403,28 +362,30 @@ class Search:
                 begin += 1
                 continue
             end = begin + 1 if begin == suspect else self._end_of_range(begin, size)
-            bad = self._try(begin, end, reading_only=False)
+            bad = self._try(begin, end, reading=reading)
             if bad is None:
-                self._connection.execute("RELEASE SAVEPOINT pgsweep_range; SAVEPOINT pgsweep_range")
+                longest = len(self._records) if reading else _FIRST_RANGE
                 begin = end
-                size = max(1, (bound - begin) // 2) if begin < bound else min(_FIRST_RANGE, 2 * size)
+                size = max(1, (bound - begin) // 2) if begin < bound else min(longest, 2 * size)
                 continue
             alone = begin if end - begin == 1 else None
-            if alone is None and bad.by_itself:
+            if alone is None and (reading or bad.by_itself) and not bad.by_encoding:
                 alone = self._records.certain_at(bad.line, begin=begin, end=end)
             if alone is None:
                 suspect = self._records.record_at(bad.line, self._target.format, begin=begin, end=end)
                 size, bound = ((end - begin) // 2 if suspect is None else max(1, suspect - begin)), end
                 continue
-            self.refuse(alone, bad)
+            self._refuse(alone, bad)
             size, last, bound = max(_LEAST_RANGE, 2 * (alone - last)), alone, 0
+            if reading:
+                begin = alone + 1
 
     def _end_of_range(self, begin: int, size: int) -> int:
         end = min(begin + size, len(self._records))
         place = bisect(self._known, begin)
         return min(end, self._known[place]) if place < len(self._known) else end
 
-    def refuse(self, number: int, bad: BadRow) -> None:
+    def _refuse(self, number: int, bad: BadRow) -> None:
         """Note a record as refused.
 
         Raises:
@@ -435,12 +396,14 @@ class Search:
         if len(self.refused) > self._most:
             raise BadRow(bad.line, bad.column, bad.reason, sqlstate=bad.sqlstate, record=number) from bad
 
-    def _try(self, begin: int, end: int, *, reading_only: bool) -> BadRow | None:
+    def _try(self, begin: int, end: int, *, reading: bool) -> BadRow | None:
         """Send some of the records; return what the server says of one of them, if it refuses any."""
         parts = [self._records.between(begin, end)]
         try:
-            copy(self._connection, self._target, parts, where=_NONE if reading_only else None)
+            copy(self._connection, self._target, parts, where=_NONE if reading else None)
         except BadRow as bad:
             self._connection.execute("ROLLBACK TO SAVEPOINT pgsweep_range")
             return bad
+        if not reading:
+            self._connection.execute("RELEASE SAVEPOINT pgsweep_range; SAVEPOINT pgsweep_range")
         return None

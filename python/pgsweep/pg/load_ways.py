@@ -6,13 +6,7 @@ from pgsweep.plain import shell_word
 
 
 class Ways:
-    """The commands for one table, to be pasted.
-
-    Attributes:
-        resume: finishes the load.
-        rollback: undoes it.
-        keep_as_is: ends it with what is there.
-    """
+    """The commands for one table, to be pasted."""
 
     def __init__(self, table: str) -> None:
         word = shell_word(table)

@@ -13,7 +13,7 @@ from psycopg import pq, sql
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
-from pgsweep.pg.load_catalog import TableFacts, read_hindrances
+from pgsweep.pg.load_catalog import TableFacts, read_hindrances, rows_of
 from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_journal import (
     UNLOGGED,
@@ -30,7 +30,6 @@ from pgsweep.pg.load_journal import (
     set_present,
 )
 from pgsweep.pg.load_lock import Note, check_same, dropped, in_short_lock, lock_statement, named
-from pgsweep.pg.queries import load
 from pgsweep.pg.refusals import translate
 from pgsweep.units import format_count
 
@@ -47,12 +46,7 @@ _ROOM: Final = (sqlstates.DiskFull, sqlstates.OutOfMemory, sqlstates.Configurati
 
 
 class CannotMake(PgsweepError):
-    """An object cannot be made again: duplicates, a key without its row, no room on the disk.
-
-    Attributes:
-        entry_name: the object's.
-        entry_kind: likewise.
-    """
+    """An object cannot be made again: duplicates, a key without its row, no room on the disk."""
 
     entry_name: str = ""
     entry_kind: str = ""
@@ -71,7 +65,6 @@ def unlogged_change(table: TableFacts) -> JournalObject:
         definition=logged,
         drop=sql.SQL("ALTER TABLE {} SET UNLOGGED").format(named(table)).as_string(None),
         make=[logged],
-        tablespace=None,
         stage=-1,
     )
 
@@ -274,9 +267,8 @@ def current_xid(connection: Connection) -> int:
 
 def outcome_of(connection: Connection, xid: int) -> str | None:
     """Return `committed`, `aborted` or `in progress`; None where the transaction is too long ago."""
-    query = load("load_outcome", connection.info.server_version).encode()
-    row = connection.execute(query, {"xid": str(xid)}).fetchone()
-    return None if row is None else row[0]
+    [(outcome,)] = rows_of(connection, "load_outcome", xid=str(xid))
+    return None if outcome is None else str(outcome)
 
 
 def is_empty(connection: Connection, table: TableFacts) -> bool:

@@ -157,6 +157,8 @@ def load_page(result: LoadResult) -> Page:
             Fact(seconds(outcome.seconds), "time", Measured),
             Fact(format_bytes(outcome.copied_bytes), "of the files", Measured),
         ]
+        if outcome.rejected:
+            facts.append(Fact(count(outcome.rejected), f"refused, in {outcome.rejects_file}", Measured))
     sections = [
         Section(
             "Decisions",
@@ -192,10 +194,12 @@ def load_page(result: LoadResult) -> Page:
     if plan.functions:
         names = ["function", "owner", "called by", "search_path"]
         cells = [[Cell(f.name), Cell(f.owner), Cell(f.used_by), Cell(f.path)] for f in plan.functions]
-        sections.append(Section("Functions that may run", "functions", "", [], [], [], names, cells))
+        title = "Functions that may run"
+        sections.append(Section(title, "functions", "", [], [], [], names, cells, words=True))
     if outcome is not None and outcome.steps:
         rows = [[Cell(step.what), Cell(seconds(step.seconds))] for step in outcome.steps]
-        sections.append(Section("Steps", "steps", "", [], [], [], ["step", "measured"], rows))
+        head = ["step", "measured"]
+        sections.append(Section("Steps", "steps", "", [], [], [], head, rows, worded=[0]))
     title = "The plan of a load" if outcome is None else f"{plan.table}: {outcome.ended}"
     notes = [*plan.notes, *([*outcome.problems, *outcome.notes] if outcome is not None else [])]
     return Page(title, f"{plan.table}: {_what(plan)}.", sections, notes=notes)

@@ -6,7 +6,6 @@ SELECT pg_catalog.convert_to(a.attname::text, 'UTF8') AS name,
        t.typcategory::text AS category,
        coalesce(e.typname, b.typname)::text IN ('json', 'jsonb') AS is_json,
        a.attgenerated <> '' AS generated,
-       a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AS required,
        a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL AS has_default,
        pg_catalog.convert_to(CASE
            WHEN s.name IS NULL THEN NULL

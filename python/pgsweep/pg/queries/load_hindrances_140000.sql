@@ -3,14 +3,17 @@
 WITH tables AS (
     SELECT %(oid)s::oid AS oid
     UNION SELECT p.relid::oid FROM pg_catalog.pg_partition_tree(%(oid)s::oid) AS p
+), above AS (
+    -- What refers to a partitioned table refers to the rows of its partitions.
+    SELECT t.oid FROM tables AS t UNION SELECT p.relid::oid FROM pg_catalog.pg_partition_ancestors(%(oid)s::oid) AS p
 ), triggers AS (
     SELECT g.*, (g.tgtype & 40) <> 0 AS removing,
            (g.tgtype & 4) <> 0 AND ((g.tgtype & 1) = 0 OR g.tgnewtable IS NOT NULL OR g.tginitdeferred) AS whole
     FROM pg_catalog.pg_trigger AS g
     WHERE g.tgrelid IN (SELECT t.oid FROM tables AS t) AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')
 ), keys AS (
-    SELECT f.conname, f.conrelid, f.confrelid IN (SELECT t.oid FROM tables AS t) AND f.conrelid NOT IN (SELECT t.oid FROM tables AS t) AS theirs,
-           f.confrelid IN (SELECT t.oid FROM tables AS t) AND f.conrelid IN (SELECT t.oid FROM tables AS t) AS own,
+    SELECT f.conname, f.conrelid, f.confrelid IN (SELECT a.oid FROM above AS a) AND f.conrelid NOT IN (SELECT a.oid FROM above AS a) AS theirs,
+           f.confrelid IN (SELECT a.oid FROM above AS a) AND f.conrelid IN (SELECT a.oid FROM above AS a) AS own,
            f.confdeltype IN ('c', 'n', 'd') AS acts
     FROM pg_catalog.pg_constraint AS f
     WHERE f.contype = 'f' AND f.conparentid = 0

@@ -1,14 +1,10 @@
 -- The indexes of a table with all that is needed to make each again as it is, and what forbids to drop it. The texts are
 -- complete statements: the server quotes the names, and qualifies them, as the search_path is pg_catalog alone.
-SELECT i.indexrelid::int8 AS oid,
-       pg_catalog.convert_to(c.relname::text, 'UTF8') AS name,
+SELECT pg_catalog.convert_to(c.relname::text, 'UTF8') AS name,
        pg_catalog.convert_to(pg_catalog.pg_get_indexdef(i.indexrelid), 'UTF8') AS definition,
        pg_catalog.convert_to(CASE WHEN con.oid IS NULL THEN pg_catalog.format('DROP INDEX %%I.%%I', n.nspname, c.relname)
             ELSE pg_catalog.format('ALTER TABLE ONLY %%I.%%I DROP CONSTRAINT %%I', tn.nspname, t.relname, con.conname) END, 'UTF8') AS drop,
-       pg_catalog.convert_to(CASE WHEN con.contype = 'x'
-            THEN pg_catalog.format('ALTER TABLE ONLY %%I.%%I ADD CONSTRAINT %%I %%s', tn.nspname, t.relname, con.conname,
-                                   pg_catalog.pg_get_constraintdef(con.oid))
-            WHEN con.oid IS NOT NULL
+       pg_catalog.convert_to(CASE WHEN con.contype IN ('p', 'u')
             THEN pg_catalog.format('ALTER TABLE ONLY %%I.%%I ADD CONSTRAINT %%I %%s USING INDEX %%I%%s', tn.nspname, t.relname, con.conname,
                                    CASE con.contype WHEN 'p' THEN 'PRIMARY KEY' ELSE 'UNIQUE' END, c.relname,
                                    CASE WHEN con.condeferrable THEN ' DEFERRABLE' ELSE '' END

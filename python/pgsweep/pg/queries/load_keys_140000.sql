@@ -1,7 +1,5 @@
 -- The foreign keys of a table, with the statements that drop and make each, and what forbids to drop it.
-SELECT f.oid::int8,
-       pg_catalog.convert_to(f.conname::text, 'UTF8') AS name,
-       pg_catalog.convert_to(pg_catalog.format('%%I.%%I', rn.nspname, r.relname), 'UTF8') AS referenced,
+SELECT pg_catalog.convert_to(f.conname::text, 'UTF8') AS name,
        f.confrelid = f.conrelid AS to_itself,
        pg_catalog.convert_to(pg_catalog.format('ALTER TABLE ONLY %%I.%%I DROP CONSTRAINT %%I', tn.nspname, t.relname, f.conname), 'UTF8') AS drop,
        pg_catalog.convert_to(pg_catalog.format('ALTER TABLE ONLY %%I.%%I ADD CONSTRAINT %%I %%s%%s', tn.nspname, t.relname, f.conname,
@@ -24,7 +22,6 @@ FROM pg_catalog.pg_constraint AS f
 JOIN pg_catalog.pg_class AS t ON t.oid = f.conrelid
 JOIN pg_catalog.pg_namespace AS tn ON tn.oid = t.relnamespace
 JOIN pg_catalog.pg_class AS r ON r.oid = f.confrelid
-JOIN pg_catalog.pg_namespace AS rn ON rn.oid = r.relnamespace
 LEFT JOIN pg_catalog.pg_description AS d ON d.classoid = 'pg_catalog.pg_constraint'::regclass AND d.objoid = f.oid AND d.objsubid = 0
 WHERE f.contype = 'f' AND f.conrelid = %(oid)s::oid
 ORDER BY f.conname

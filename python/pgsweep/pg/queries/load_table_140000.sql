@@ -17,8 +17,6 @@ SELECT c.oid::int8,
            AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r
                            WHERE r.rolname = current_user AND (r.rolsuper OR r.rolbypassrls)) AS row_security,
        c.relispartition AS is_partition,
-       EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhparent = c.oid) AS has_children,
-       EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhrelid = c.oid) AND NOT c.relispartition AS inherits,
        EXISTS (SELECT FROM pg_catalog.pg_publication_tables AS t
                WHERE t.schemaname = n.nspname AND t.tablename = c.relname)
            OR c.relkind = 'p' AND (EXISTS (SELECT FROM pg_catalog.pg_publication AS p WHERE p.puballtables)
@@ -28,7 +26,6 @@ SELECT c.oid::int8,
                           JOIN pg_catalog.pg_namespace AS ln ON ln.nspname = t.schemaname
                           JOIN pg_catalog.pg_class AS l ON l.relnamespace = ln.oid AND l.relname = t.tablename
                           JOIN pg_catalog.pg_partition_tree(c.oid) AS f ON f.relid::oid = l.oid)) AS published,
-       c.relreplident::text AS replica_identity,
        coalesce((SELECT pg_catalog.sum(pg_catalog.pg_table_size(p.relid::oid)) FROM pg_catalog.pg_partition_tree(c.oid) AS p
                  WHERE p.isleaf), pg_catalog.pg_table_size(c.oid))::int8 AS table_bytes,
        coalesce((SELECT pg_catalog.sum(pg_catalog.pg_indexes_size(p.relid::oid)) FROM pg_catalog.pg_partition_tree(c.oid) AS p
@@ -49,7 +46,6 @@ SELECT c.oid::int8,
        pg_catalog.current_setting('maintenance_work_mem') AS maintenance_work_mem,
        (pg_catalog.current_setting('shared_buffers')) AS shared_buffers,
        pg_catalog.current_setting('max_parallel_maintenance_workers')::int8 AS maintenance_workers,
-       coalesce((SELECT r.rolsuper FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user), false) AS superuser,
        EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.oid = c.relowner AND r.rolsuper) AS owner_superuser
 FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
