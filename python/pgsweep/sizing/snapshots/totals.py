@@ -116,9 +116,11 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     pg_class = {str(oid) for oid in relations["oid"][relations["name"] == "pg_class"]}
     dropped = sum(value for (oid, name), value in gains.items() if name == "tup_deleted" and oid in pg_class)
     allocations = series.get(("bgwriter", "", "buffers_alloc"))
+    # Where the table of relations is lost, those that it does not list are not temporary.
+    unlisted_hits = tallies[1].temporary - tallies[0].temporary if oids else 0.0
     return Totals(
         seconds=span,
-        hits=gained(hits) - temporary_hits(series, database, tallies[1].temporary - tallies[0].temporary),
+        hits=gained(hits) - temporary_hits(series, database, unlisted_hits),
         misses=gained(reads),
         relation_misses=misses,
         relation_accesses=accesses,
