@@ -79,7 +79,6 @@ def prepare(
     size = _total_bytes(inputs)
     records = total([amount.records for amount in amounts])
     choices = _header_choices(inputs, looked.fields)
-    notes: list[str] = []
     firing = table.insert_triggers and not options.disable_triggers
     if options.unlogged:
         check_unlogged(catalog, options, firing=firing)
@@ -110,54 +109,11 @@ def prepare(
     if dropping:
         why = "given" if options.maintenance_work_mem_bytes else "a share of the memory, for all builds"
         choices.append(LoadChoice(what="maintenance_work_mem", choice=format_bytes(memory), reason=why))
-    if stray is not None:
-        notes.append(
-            f"quotes within unquoted fields: {stray}; COPY takes every quote for the start or end of a "
-            "quoted part"
-        )
-    if code.powerful and not table.owner_superuser:
-        notes.append(
-            f"triggers and defaults of role {table.owner} run with this session's rights, those of a "
-            "superuser"
-        )
-    if code.schema_owner is not None and table.owner_superuser:
-        notes.append(
-            f"role {code.schema_owner} owns schema {table.schema}, and can put another table, with code of "
-            "its own, in the place of this one"
-        )
     if code.functions:
         choices.append(LoadChoice(what="search_path of functions", choice=code.path, reason=code.reason))
-    if firing and not options.single_transaction:
-        notes.append("triggers fire for each row; --disable-triggers loads without them")
-    sequences = [c.name for c in catalog.columns if c.move_sequence and c.name in columns]
-    if sequences:
-        notes.append(
-            f"the sequence of {', '.join(map(quoted_where_needed, sequences))} is not moved by values of the "
-            "files; a later INSERT may take one of them again. The result has a statement that moves it"
-        )
     objects = [*journal_indexes(indexes), *journal_keys(keys)]
     if options.disable_triggers:
-        if not table.owned:
-            raise MissingAbility(
-                "only the owner of the table may disable its triggers", hint="leave out --disable-triggers"
-            )
-        if table.kind == "p":
-            raise UsageError(
-                "the triggers of partitions are not disabled",
-                hint="leave out --disable-triggers, or load the partitions one by one",
-            )
-        objects += [
-            JournalObject(
-                kind="trigger",
-                name=trigger.name,
-                definition=trigger.definition,
-                drop=trigger.disable,
-                make=[trigger.enable],
-                stage=4,
-            )
-            for trigger in catalog.triggers
-            if trigger.fires
-        ]
+        objects += _disabled_triggers(catalog)
     if options.unlogged:
         objects.append(unlogged_change(table))
     objects.sort(key=lambda entry: (entry.stage, -(entry.size_bytes or 0)))
@@ -206,7 +162,7 @@ def prepare(
             minimal=freeze and table.wal_level == "minimal",
             unlogged=options.unlogged,
         ),
-        notes=notes,
+        notes=_notes(catalog, options, code, looked, firing=firing),
         functions=[
             LoadFunction(name=f.name, owner=f.owner, used_by=f.used_by, path=f.own_path or code.path)
             for f in code.functions
@@ -234,6 +190,64 @@ class _Looked:
     fields: list[Fields | None]
     amounts: list[Amount]
     stray: str | None
+
+
+def _notes(catalog: Catalog, options: LoadOptions, code: Code, looked: _Looked, *, firing: bool) -> list[str]:
+    """Return what the user must know before the load."""
+    table, notes = catalog.table, list[str]()
+    if looked.stray is not None:
+        notes.append(
+            f"quotes within unquoted fields: {looked.stray}; COPY takes every quote for the start or end "
+            "of a quoted part"
+        )
+    if code.powerful and not table.owner_superuser:
+        notes.append(
+            f"triggers and defaults of role {table.owner} run with this session's rights, those of a "
+            "superuser"
+        )
+    if code.schema_owner is not None and table.owner_superuser:
+        notes.append(
+            f"role {code.schema_owner} owns schema {table.schema}, and can put another table, with code of "
+            "its own, in the place of this one"
+        )
+    if firing and not options.single_transaction:
+        notes.append("triggers fire for each row; --disable-triggers loads without them")
+    sequences = [c.name for c in catalog.columns if c.move_sequence and c.name in looked.columns]
+    if sequences:
+        notes.append(
+            f"the sequence of {', '.join(map(quoted_where_needed, sequences))} is not moved by values of the "
+            "files; a later INSERT may take one of them again. The result has a statement that moves it"
+        )
+    return notes
+
+
+def _disabled_triggers(catalog: Catalog) -> list[JournalObject]:
+    """Return the triggers that are disabled, and enabled again.
+
+    Raises:
+        MissingAbility, UsageError: they may not be disabled.
+    """
+    if not catalog.table.owned:
+        raise MissingAbility(
+            "only the owner of the table may disable its triggers", hint="leave out --disable-triggers"
+        )
+    if catalog.table.kind == "p":
+        raise UsageError(
+            "the triggers of partitions are not disabled",
+            hint="leave out --disable-triggers, or load the partitions one by one",
+        )
+    return [
+        JournalObject(
+            kind="trigger",
+            name=trigger.name,
+            definition=trigger.definition,
+            drop=trigger.disable,
+            make=[trigger.enable],
+            stage=4,
+        )
+        for trigger in catalog.triggers
+        if trigger.fires
+    ]
 
 
 def _look(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions) -> _Looked:

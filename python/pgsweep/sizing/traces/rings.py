@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pgsweep._native import BULKREAD, STRATEGY_MASK
 from pgsweep.evidence.schema import FLAG_SCAN, FLAG_STRATEGY_KNOWN
+from pgsweep.sizing.rules import most_blocks_without_ring
 from pgsweep.sizing.snapshots.observations import Table, file_keys
 
 _NEVER_LARGE_BLOCKS = 4
@@ -78,9 +79,9 @@ def scan_rings(
     ringed[owner[sure & (chosen == BULKREAD)]] = True
     plain = np.zeros(len(blocks), dtype=bool)
     plain[owner[sure & (chosen == 0)]] = True
-    quarter = pool_blocks // 4
-    blocks = np.where(ringed, np.maximum(blocks, quarter + 1), blocks)
-    blocks = np.where(plain & ~ringed, np.minimum(blocks, quarter), blocks)
+    largest = int(most_blocks_without_ring(pool_blocks))
+    blocks = np.where(ringed, np.maximum(blocks, largest + 1), blocks)
+    blocks = np.where(plain & ~ringed, np.minimum(blocks, largest), blocks)
     # pgstattuple and similar functions use a ring whatever the size.
     always = np.ones(len(blocks), dtype=bool)
     always[owner[scans[at] | (strategy[at] != BULKREAD)]] = False

@@ -22,6 +22,7 @@ from pgsweep.records.prediction import ChangedPrediction, PredictResult, WhatIf
 from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.forecast import Change, forecast, no_memory
 from pgsweep.sizing.observed import Observation
+from pgsweep.sizing.rules import most_blocks_without_ring
 from pgsweep.sizing.verdict import KEPT_ROOM
 from pgsweep.sizing.what_if.assumptions import assumption_of, rough_at_best
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
@@ -166,7 +167,7 @@ def _drawn(
     kept = tables.kept_blocks
     # A scan goes through a ring where its table is more than a quarter of all buffers, with those of what
     # is kept.
-    owner_blocks = np.maximum(trace.owner_blocks.astype(np.int64) - kept // 4, 1)
+    owner_blocks = np.maximum(trace.owner_blocks.astype(np.int64) - int(most_blocks_without_ring(kept)), 1)
     trace = replace(trace, owner_blocks=owner_blocks.astype(np.uint32))
     if not trace.counted.any():
         raise UsageError(
