@@ -173,7 +173,11 @@ def shared_cluster() -> Iterator[Callable[[Path | None], Cluster]]:
 
         def cluster_of(bindir: Path | None) -> Cluster:
             if bindir not in made:
-                cluster = closing.enter_context(Cluster.create(_present(bindir), SETTINGS))
+                with pytest.MonkeyPatch.context() as patched:
+                    # The first test to ask may have a temporary folder that ends before this cluster.
+                    patched.setattr(tempfile, "tempdir", None)
+                    patched.delenv("TMPDIR", raising=False)
+                    cluster = closing.enter_context(Cluster.create(_present(bindir), SETTINGS))
                 cluster.create_extensions("postgres", "pg_buffercache", "pg_prewarm")
                 made[bindir] = cluster
             return made[bindir]

@@ -87,7 +87,7 @@ CALLS = {
     "result": "__import__('pgsweep.ui.results', fromlist=['x']).read_result(path)",
     "heat": "__import__('pgsweep.warm.heat.file', fromlist=['x']).read_heat(path)",
     "evidence": "__import__('pgsweep.sizing.predict', fromlist=['x']).predict(path)",
-    "log": "__import__('pgsweep.cli.hugepages', fromlist=['x'])._explained(path)",
+    "log": "__import__('pgsweep.cli.hugepages', fromlist=['x'])._explained(path, None)",
     "holds_nothing": "__import__('pgsweep.evidence.writer', fromlist=['x']).holds_nothing(path)",
 }
 
@@ -205,8 +205,8 @@ def test_a_log_longer_than_memory_is_read_line_by_line(tmp_path: Path) -> None:
     path = sparse(tmp_path / "x.log")
     os.truncate(path, 600 << 20)
     with path.open("ab") as file:
-        file.write(b"\nHINT: ... request size (currently 1048576 bytes) ...\n")
-    assert "1048576" in called("log", path)
+        file.write(b"\nHINT: ... (currently 4194304 bytes) ... shared_buffers or max_connections.\n")
+    assert "4194304" in called("log", path)
 
 
 @pytest.mark.parametrize(

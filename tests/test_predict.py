@@ -33,7 +33,7 @@ def meta(source: str, blocks: int = 100) -> EvidenceMeta:
 
 
 def test_sizes_below_the_least_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="128 kB") as caught:
+    with pytest.raises(UsageError, match="`64 kB` is too small for shared_buffers") as caught:
         predict(tmp_path / "none.evidence", sizes_bytes=[64 * 1024])
     assert caught.value.exit_code == 2
 

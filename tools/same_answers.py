@@ -50,6 +50,7 @@ _PROVENANCE: Final = re.compile(
     r'^(?P<indent> *)"provenance": \{\n.*?^(?P=indent)\}', re.MULTILINE | re.DOTALL
 )
 _JSON: Final = re.compile(r"^(\{$.*?^\}$)", re.MULTILINE | re.DOTALL)
+_NUMBER: Final = re.compile(r"(-?\d+\.\d+(?:e-?\d+)?)")
 _QUESTION: Final = re.compile(r"^\$ (.+)$", re.MULTILINE)
 _ENVIRONMENT: Final = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "PGSWEEP_CONFIG": ""}
 _KEPT: Final = ("PATH", "HOME", "TMPDIR", "OPENBLAS_NUM_THREADS")
@@ -164,7 +165,7 @@ def is_same(before: str, now: str, *, tolerance: float = 0.0, added: bool = Fals
     Args:
         before: the answers of one file as they were.
         now: the same as they are now.
-        tolerance: by which numbers may differ, relative to them; those within texts may not.
+        tolerance: by which numbers may differ, relative to them; those within texts of JSON may not.
         added: fields that are new in JSON make no difference, nor does a text that is now the field `text`.
     """
     if before == now or not (tolerance or added):
@@ -176,8 +177,14 @@ def is_same(before: str, now: str, *, tolerance: float = 0.0, added: bool = Fals
 
 
 def _alike(before: str, now: str, tolerance: float, added: bool) -> bool:
-    if before == now or not before.startswith("{"):
-        return before == now
+    if before == now:
+        return True
+    if not before.startswith("{"):
+        old, new = _NUMBER.split(before), _NUMBER.split(now)
+        return old[::2] == new[::2] and all(
+            math.isclose(float(one), float(other), rel_tol=tolerance)
+            for one, other in zip(old[1::2], new[1::2], strict=True)
+        )
     return _equal(json.loads(before), json.loads(now), tolerance, added)
 
 

@@ -60,7 +60,6 @@ def predict(
         MissingAbility: there is no such executor here, or its workers die again and again.
     """
     from pgsweep.sizing.what_if.grammar import check_memory, parse
-    from pgsweep.sizing.what_if.predicted import with_what_if
 
     asked = parse(what_if)
     sizes = SizesAsked.of(sizes_bytes, asked)
@@ -70,7 +69,11 @@ def predict(
         check_memory(asked)
     prediction = _predicted(observation, evidence, sizes, asked, executor, seed)
     result = forecast(prediction, memory_bytes=memory_bytes, seed=seed)
-    return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed) if asked else result
+    if not asked:
+        return result
+    from pgsweep.sizing.what_if.predicted import with_what_if
+
+    return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed)
 
 
 def _knows_memory(observation: Observation | None) -> bool:

@@ -17,9 +17,11 @@ from pgsweep.records.hugepages import HugePagesMethods, HugePagesResult
 # port/sysv_shmem.c, `CreateAnonymousSegment`: the hint names the size in whole huge pages, and two settings,
 # whatever language it is in.
 _REFUSED = re.compile(r"could not map anonymous shared memory")
-_HINT = re.compile(r"(?=.*shared_buffers)(?=.*max_connections)\D*?(\d{6,19})\D")
+_HINT = re.compile(r"(?<!\d)(\d{6,19})(?!\d)")
+_HINT_NAMES = ("shared_buffers", "max_connections")
 # The kernel granted the pages, and a limit was met when they were touched: by a process, or by a read.
 _KILLED = re.compile(r"\bsignal 7\b|\bSIGBUS\b|Bus error|\b\d{1,4} (?:of|von|sur|de|di|из|/) 8192\b")
+_KILLED_WORDS = ("signal 7", "SIGBUS", "Bus error", " 8192")
 _MOST_LINE_BYTES = 1 << 16
 
 
@@ -28,14 +30,23 @@ def read_log(log: IO[bytes]) -> str:
     found: deque[str] = deque(maxlen=1000)
     while line := log.readline(_MOST_LINE_BYTES):
         text = line.decode(errors="replace")
-        if _REFUSED.search(text) or _HINT.search(text) or _KILLED.search(text):
+        if _REFUSED.search(text) or _hint(text) or _killed(text):
             found.append(text)
     return "".join(found)
 
 
+# Words first: an expression searched for in each line takes a minute in a log longer than memory.
+def _killed(text: str) -> re.Match[str] | None:
+    return _KILLED.search(text) if any(word in text for word in _KILLED_WORDS) else None
+
+
+def _hint(line: str) -> re.Match[str] | None:
+    return _HINT.search(line) if all(name in line for name in _HINT_NAMES) else None
+
+
 def requested_bytes(text: str) -> int | None:
     """Return the size that a server requested in vain, by the last line of a log that names one."""
-    sizes = [int(found[1]) for line in text.splitlines() if (found := _HINT.search(line))]
+    sizes = [int(found[1]) for line in text.splitlines() if (found := _hint(line))]
     return sizes[-1] if sizes else None
 
 
@@ -57,7 +68,7 @@ def explain_log(text: str, page_bytes: int | None = None) -> HugePagesResult | N
     pool = next((pool for pool in pools if pool.size_bytes == page), None)
     size = requested_bytes(text)
     started = size is None and _REFUSED.search(text) is None
-    if (started and _KILLED.search(text) is None) or (size is not None and size % page):
+    if (started and _killed(text) is None) or (size is not None and size % page):
         return None
     needed = None if size is None else -(-size // page)
     result = HugePagesResult(
