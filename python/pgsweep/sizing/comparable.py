@@ -123,7 +123,7 @@ def unsettled(prediction: PredictResult, after: Observation) -> str | None:
     if prediction.no_eviction is not None:
         return None
     used, blocks = after.table("snapshot_times")["used_frames"], after.server.pool_blocks
-    if after.server.sampling_rate < 1 or not len(used) or used.max() >= blocks * _FULL:
+    if after.evidence.meta.sampling or not len(used) or used.max() >= blocks * _FULL:
         return None
     share = format_percent(used.max() / blocks)
     return (
