@@ -88,7 +88,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fill = [str(cluster.bindir / "pgbench"), "-i", "-q", "-s", str(SCALE), cluster.conninfo()]
         subprocess.run(fill, check=True, capture_output=True)
         with pgbench(cluster, *point_reads(3000, SCALE)):
-            record(cluster, "before.evidence", 25)
+            # On a busy machine the load may be so uneven that it is refused; no verdict follows from that.
+            for _ in range(4):
+                shutil.rmtree(path / "before.evidence", ignore_errors=True)
+                record(cluster, "before.evidence", 25)
+                if predict(path / "before.evidence").verdict.level != "refused":
+                    break
         cluster.restart({"shared_buffers": "32MB"})
         with pgbench(cluster, *point_reads(3000, SCALE)):
             begin = blocks_read(cluster)

@@ -159,7 +159,9 @@ def test_without_a_flood_next_to_nothing_is_done_and_counts_are_the_servers(shop
             result = running.end()
         assert resident(shop, "calm") == set(range(blocks))
         assert result.read_blocks == missing > 0
-        assert result.touched_blocks <= blocks
+        # On a busy machine the hand may pass a few blocks twice before all are there. In a flood all are
+        # touched in each round.
+        assert result.touched_blocks <= 2 * blocks < result.rounds * blocks
         counted = "SELECT heap_blks_hit, heap_blks_read FROM pg_statio_all_tables WHERE relname = 'calm'"
         # Sessions send their counts when they end, at the latest.
         wait_until(
