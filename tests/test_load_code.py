@@ -263,3 +263,27 @@ def test_the_text_of_a_check_means_what_the_check_means(
         assert ask(trapped, "SELECT is_called FROM public.ran") == [(False,)]
     finally:
         ask(trapped, "DROP OWNED BY clerk CASCADE; DROP ROLE clerk")
+
+
+def test_references_are_not_compared_by_an_operator_that_others_planted(
+    server: Cluster, trapped: str, tmp_path: Path
+) -> None:
+    """As text, the operator of a foreign key may find a better match for a domain than the key has."""
+    ask(
+        trapped,
+        "CREATE EXTENSION citext SCHEMA public; CREATE DOMAIN app.code AS public.citext;"
+        "CREATE TABLE app.parent (k public.citext PRIMARY KEY); INSERT INTO app.parent VALUES ('a'), ('b');"
+        "CREATE TABLE app.child (k app.code REFERENCES app.parent, boss int);"
+        "ALTER TABLE app.child ADD UNIQUE (boss);"
+        "ALTER TABLE app.child ADD FOREIGN KEY (boss) REFERENCES app.child (boss);"
+        "CREATE SEQUENCE public.compared;"
+        "CREATE FUNCTION public.planted(public.citext, app.code) RETURNS bool LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM nextval('public.compared'); RETURN true; END$$;"
+        "CREATE OPERATOR public.= (LEFTARG = public.citext, RIGHTARG = app.code, FUNCTION = public.planted)",
+    )
+    path = tmp_path / "child.csv"
+    path.write_text("k,boss\na,1\nmissing,3\nB,2\n")
+    given = LoadOptions(max_rejects=5)
+    outcome = outcome_of(load_files(trapped, [str(path)], "app.child", given, rejects=tmp_path / "bad"))
+    assert ask(trapped, "SELECT is_called FROM public.compared") == [(False,)]
+    assert (outcome.rows, outcome.rejected) == (2, 1)

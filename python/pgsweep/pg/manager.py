@@ -7,23 +7,19 @@ know of it: the members differ, or the file is written again.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 
-from pgsweep.host.procfile import PROC, parse_fields, read_kernel_text
+from pgsweep.host.patroni import is_overwritten_by_patroni, patroni_above
+from pgsweep.host.procfile import PROC
 from pgsweep.pg.queries import load
 from pgsweep.plain import decode_nullable
-from pgsweep.regular import open_of
 
-_BANNER_BYTES: Final = 4096
-_OVERWRITTEN: Final = re.compile(rb"overwritten by Patroni", re.IGNORECASE)
 _BY_PATRONI: Final = frozenset(
     {
         "max_connections",
@@ -163,32 +159,9 @@ def _why_patroni(sources: Mapping[str, Source], pid: int | None, proc: Path) -> 
         return f"{', '.join(sorted(_BY_PATRONI))} are given on the command line, as Patroni does"
     if pid is None:
         return None
-    if (parent := _parent_command(pid, proc)) is not None:
-        return f"the server's parent is {parent}"
+    if (parent := patroni_above(pid, proc)) is not None:
+        return f"the server's parent is process {parent}, patroni"
     config = _value(sources, "config_file")
-    for file in [proc / str(pid) / "root" / config.lstrip("/")] if config else []:
-        if _OVERWRITTEN.search(_beginning(file, pid, proc)):
-            return f"{config} says that it is overwritten by Patroni"
-    if not config and _OVERWRITTEN.search(_beginning(proc / str(pid) / "cwd/postgresql.conf", pid, proc)):
-        return "postgresql.conf says that it is overwritten by Patroni"
+    if is_overwritten_by_patroni(pid, config, proc):
+        return f"{config or 'postgresql.conf'} says that it is overwritten by Patroni"
     return None
-
-
-def _parent_command(pid: int, proc: Path) -> str | None:
-    """Return the parent of a postmaster where that is Patroni, run by Python or not."""
-    with suppress(OSError, KeyError):
-        parent = parse_fields(read_kernel_text(proc / str(pid) / "status"))["PPid"]
-        words = (proc / parent / "cmdline").read_bytes().split(b"\0")[:3]
-        names = [os.path.basename(word) for word in words]  # noqa: PTH119 (bytes)
-        if any(name in {b"patroni", b"patroni.py", b"patroni.__main__"} for name in names):
-            return f"process {parent}, patroni"
-    return None
-
-
-def _beginning(file: Path, pid: int, proc: Path) -> bytes:
-    """Return the beginning of a file of the server's user; nothing where it cannot be read."""
-    with suppress(OSError, KeyError, ValueError, IndexError):
-        uid = int(parse_fields(read_kernel_text(proc / str(pid) / "status"))["Uid"].split()[1])
-        with os.fdopen(open_of(file, uid, os.O_RDONLY), "rb") as opened:
-            return opened.read(_BANNER_BYTES)
-    return b""

@@ -22,15 +22,20 @@ CROSS JOIN LATERAL (
                                  ' AND ' ORDER BY u.at) AS same,
            pg_catalog.bool_and(a.attname = ANY (%(columns)s::text[])) AS mine_given,
            pg_catalog.bool_and(b.attname = ANY (%(columns)s::text[])) AS theirs_given,
+           -- As text, an operator or a cast of users could be found that the key does not have.
+           pg_catalog.bool_and(s.nspname = 'pg_catalog' AND (a.atttypid < 16384 OR x.typtype = 'e')
+                               AND (b.atttypid < 16384 OR y.typtype = 'e')) AS built_in,
            f.confrelid = f.conrelid OR f.confrelid IN (SELECT p.relid::oid FROM pg_catalog.pg_partition_ancestors(f.conrelid) AS p) AS own
     FROM ROWS FROM (pg_catalog.unnest(f.conkey), pg_catalog.unnest(f.confkey), pg_catalog.unnest(f.conpfeqop))
          WITH ORDINALITY AS u (mine, theirs, operator, at)
     JOIN pg_catalog.pg_attribute AS a ON a.attrelid = f.conrelid AND a.attnum = u.mine
     JOIN pg_catalog.pg_attribute AS b ON b.attrelid = f.confrelid AND b.attnum = u.theirs
+    JOIN pg_catalog.pg_type AS x ON x.oid = a.atttypid
+    JOIN pg_catalog.pg_type AS y ON y.oid = b.atttypid
     JOIN pg_catalog.pg_operator AS o ON o.oid = u.operator
     JOIN pg_catalog.pg_namespace AS s ON s.oid = o.oprnamespace
 ) AS k
-WHERE f.conrelid = %(oid)s::oid AND f.contype = 'f' AND k.mine_given AND (k.theirs_given OR NOT k.own)
+WHERE f.conrelid = %(oid)s::oid AND f.contype = 'f' AND k.built_in AND k.mine_given AND (k.theirs_given OR NOT k.own)
   -- What it means for each partition that it refers to is a constraint of its own.
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint AS w WHERE w.oid = f.conparentid AND w.conrelid = f.conrelid)
   -- Which rows of the files are in one partition is not known before.

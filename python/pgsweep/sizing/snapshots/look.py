@@ -4,7 +4,7 @@ In a pool of hundreds of thousands of buffers a clock pass takes minutes to hour
 But each page is in one of seven states, absent or at usage_count 0 to 5, whose probabilities at x visits per
 clock pass are known (`Clock.law`). So one look gives seven numbers for each group of pages, with errors of
 parts in a thousand. Many mixtures of rates agree with them, and the likeliest of them says too little of
-pages that come once in many passes. The bounds here are over all of them: linear programmes, without a
+pages that come once in many passes. The bounds here are over all of them: linear programs, without a
 prior.
 
 A pool of another size has another time of a clock pass, f times today's: a page of x visits in a pass then
@@ -106,7 +106,7 @@ class LookBounds:
     def __init__(self, look: Look, pool_blocks: int) -> None:
         self._pool = float(pool_blocks)
         scaled = (_PASS_SCALES[:, None] * _GRID).ravel()
-        absent, self._today, rows, seen = [], [], [], []
+        absent, today, rows, seen = [], [], [], []
         for number, (pages, batch) in enumerate(zip(look.pages, look.batches, strict=True)):
             law = look.clock.law(_GRID, batch)
             tolerance = _DEVIATIONS * np.sqrt(pages + 1) + _MODEL_ERROR * pages
@@ -114,13 +114,13 @@ class LookBounds:
             block[number] = law
             rows.append(block.reshape(-1, law.shape[1]).T / tolerance[:, None])
             seen.append(pages / tolerance)
-            self._today.append(_GRID * law[:, 0])
+            today.append(_GRID * law[:, 0])
             absent.append(look.clock.law(scaled, batch)[:, 0].reshape(len(_PASS_SCALES), -1))
         self._rows, self._seen = np.vstack(rows), np.concatenate(seen)
         absent_all = np.hstack(absent)
         self._resident = (1 - absent_all) / self._pool
         self._misses = absent_all * np.tile(_GRID, len(look.batches)) / self._pool
-        self._today_misses = np.concatenate(self._today) / self._pool
+        self._today_misses = np.concatenate(today) / self._pool
         self.misfit = self._least_misfit()
         allowed = max(1.0, self.misfit + _SLACK)
         self._within = np.vstack([self._rows, -self._rows])
