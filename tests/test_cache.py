@@ -247,7 +247,7 @@ def test_the_largest_rows_and_all_catalogs_in_one_with_their_whole_sum(shop: str
     catalogs = [row for row in every.relations if is_catalog(row)]
     assert len(few.relations) == 3
     folded = few.relations[-1]
-    assert folded.relation == f"(system catalogs: {len(catalogs)} relations)"
+    assert folded.relation == f"(system catalogs: {format_count(len(catalogs))} relations)"
     assert folded.size_bytes == sum(row.size_bytes or 0 for row in catalogs)
     assert few.relations_found == len(every.relations) - len(catalogs) + 1
     text = to_text(few, Terminal())
