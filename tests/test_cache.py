@@ -27,6 +27,7 @@ from pgsweep.testbed.cold import drop_from_page_cache
 from pgsweep.ui.cache import cache_page, cache_text
 from pgsweep.ui.results import to_text
 from pgsweep.ui.terminal import Terminal
+from pgsweep.units import format_count
 from tests.fix_cli import PGSWEEP, run
 from tests.fix_cluster import answers
 from tests.fix_process import needs_root, wait_until

@@ -74,6 +74,36 @@ def test_the_statements_of_other_threads_are_cancelled(
     wait_until(lambda: running(wheel18, mark) == 0, 10)
 
 
+@pytest.mark.parametrize("number", ENDING)
+def test_serve_ends_by_a_signal_that_comes_before_it_listens(
+    wheel18: Cluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    first = (
+        "import os, uvicorn\n"
+        "run = uvicorn.Server.run\n"
+        "def begun(*args, **more):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    return run(*args, **more)\n"
+        "uvicorn.Server.run = begun\n"
+    )
+    with serving(tmp_path, wheel18.conninfo(), first=first) as served:
+        assert served.process.wait(60) == 0
+
+
+def test_the_statements_of_a_serve_that_is_killed_end_too(wheel18: Cluster, tmp_path: Path) -> None:
+    mark = "metric killed"
+    (tmp_path / "serve.toml").write_text(
+        f'[[metric]]\nname = "slow"\nquery = "SELECT 1 AS value, pg_sleep(50)::text /* {mark} */"\n'
+        "every = 1\ntimeout = 60\n"
+    )
+    options = ("--config", str(tmp_path / "serve.toml"))
+    with serving(tmp_path / "state", wheel18.conninfo(), options=options) as served:
+        wait_until(lambda: running(wheel18, "pgsweep_user_query") == 1, 60)
+        served.process.kill()
+        served.process.wait(60)
+    wait_until(lambda: running(wheel18, "pgsweep_user_query") == 0, 20)
+
+
 STUCK = """
 import sys, threading, time
 from pgsweep.cli import app

@@ -398,6 +398,19 @@ def set_for_session(connection: Connection, **settings: str) -> None:
         connection.before.setdefault(name, before)
 
 
+def end_without_client(connection: Connection) -> None:
+    """Have the server end a statement whose client is gone: one that is killed cancels nothing.
+
+    Where the server's system cannot see that, nothing is set (check_client_connection_check_interval,
+    postgres.c).
+
+    Raises:
+        MissingAbility: the statement went to another session of the server; nothing was set.
+    """
+    with suppress(psycopg.errors.InvalidParameterValue):
+        set_for_session(connection, client_connection_check_interval="1s")
+
+
 def ping(connection: Connection) -> None:
     """Run the shortest statement: its time is the network's part of every statement's.
 

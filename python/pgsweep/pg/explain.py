@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
@@ -12,7 +11,7 @@ from psycopg import errors as sqlstates
 from psycopg import sql
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
-from pgsweep.pg.connect import Connection, read_user_path, set_for_session
+from pgsweep.pg.connect import Connection, end_without_client, read_user_path, set_for_session
 from pgsweep.pg.failures import first_line
 
 _LOCK_TIMEOUT_MS: Final = 2000
@@ -46,10 +45,7 @@ class Explainer:
         self._mode = sql.SQL("READ WRITE" if allow_writes else "READ ONLY")
         timeout_ms = round(timeout_seconds * 1000)
         set_for_session(session, lock_timeout=str(_LOCK_TIMEOUT_MS), statement_timeout=str(timeout_ms))
-        # A client that is killed cancels nothing: the server is to look whether it is there. A server on
-        # a system where that cannot be seen refuses it (check_client_connection_check_interval, postgres.c).
-        with suppress(sqlstates.InvalidParameterValue):
-            set_for_session(session, client_connection_check_interval="1s")
+        end_without_client(session)
         self._search_path = read_user_path(session)
 
     def run(self, statement: str, parameters: Sequence[str | None] = ()) -> dict[str, Any]:

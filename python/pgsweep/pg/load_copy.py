@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import msgspec
 import psycopg
 from psycopg import sql
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.connect import Connection, connect, set_for_session
+from pgsweep.pg.connect import Connection, connect, end_without_client, set_for_session
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_journal import join_work
@@ -161,9 +161,7 @@ def open_session(conninfo: str, oid: int | None = None) -> Connection:
             idle_session_timeout="0",
             default_transaction_read_only="off",
         )
-        with suppress(psycopg.Error):
-            # A long CREATE INDEX of a client that was killed ends too; not every platform can (pqcomm.c).
-            set_for_session(connection, client_connection_check_interval="1s")
+        end_without_client(connection)
         if oid is not None:
             join_work(connection, oid)
     except BaseException:

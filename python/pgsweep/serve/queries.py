@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pgsweep.errors import ConnectionFailed, PgsweepError
-from pgsweep.pg.connect import Connection, cancel, connect
+from pgsweep.pg.connect import Connection, cancel, connect, end_without_client
 from pgsweep.pg.failures import DriverError, first_line
 from pgsweep.pg.user_query import run_user_query
 from pgsweep.plain import shown
@@ -83,6 +83,7 @@ class UserMetrics:
         try:
             if self._session is None or self._session.closed:
                 self._session = connect(self._server.conninfo)
+                end_without_client(self._session)
             begin = time.monotonic()
             names, found = run_user_query(
                 self._session, metric.query, timeout_seconds=metric.timeout, most_rows=metric.rows

@@ -8,7 +8,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
@@ -356,6 +357,15 @@ class _Server(uvicorn.Server):
             self._room.end_overdue()
         return await super().on_tick(counter)
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals as `serve` has them from before the first session on.
+
+        uvicorn takes them when it begins to listen, so one that comes before is lost, and raises them once
+        more at its end, which is a second signal (`ended_for_sure`) while sessions are being ended.
+        """
+        yield
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to end."""
         self._hub.close()
@@ -405,12 +415,10 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
             hub,
             room,
         )
-        # uvicorn raises the signal once more for the previous handlers, while there is still work to do here.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda _number, _frame: None)
-        # uvicorn leaves this one alone. Under nohup it is ignored, and stays so.
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            signal.signal(signal.SIGHUP, server.handle_exit)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Under nohup the last one is ignored, and stays so.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, server.handle_exit)
         service.start()
         try:
             shown = f"[{config.host}]" if ":" in config.host else config.host
