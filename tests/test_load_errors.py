@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg import load_journal
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.load_copy import open_session
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, open_session
 from pgsweep.ui.load import load_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
@@ -143,3 +145,26 @@ def test_the_result_names_the_server_and_what_was_refused(conninfo: str, tmp_pat
     text = page.read_text()
     assert f"refused, in {tmp_path}/bad" in text
     assert '<th scope="col" class="text">step</th>' in text
+
+
+def test_what_was_sent_is_given_up_with_the_error(conninfo: str) -> None:
+    """As many pieces as have refused records would stay in memory until garbage is collected."""
+
+    def sent() -> Iterator[bytes]:
+        yield b"x,1,x\n"
+
+    parts = sent()
+    kept = weakref.ref(parts)
+    gc.disable()
+    try:
+        with open_session(conninfo) as session:
+            try:
+                copy(session, CopyTarget(schema="public", table="t", columns=["id"], format="csv"), parts)
+            except BadRow as error:
+                assert error.line == 1
+            else:
+                raise AssertionError("the record was not refused")
+            del parts
+            assert kept() is None
+    finally:
+        gc.enable()

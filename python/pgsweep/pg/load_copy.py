@@ -198,16 +198,20 @@ def _refusing(target: CopyTarget) -> Iterator[None]:
     try:
         yield
     except psycopg.DatabaseError as error:
-        bad, kind = _bad_row(error, target), (error.sqlstate or "")[:2]
-        # COPY names a column only while its type reads a value; code that a check calls comes before.
-        by_type = bad.column is not None and (error.diag.context or "").startswith(f"COPY {target.table}, ")
-        if (
-            kind in _BAD_ROW_CLASSES
-            or (bad.line is not None and kind and kind not in _NOT_OF_A_ROW)
-            or (bad.line is not None and by_type and kind in _OF_A_VALUE)
-        ):
-            raise bad from error
+        if _is_of_a_record(error, target):
+            # Without a name: one in this frame would keep the records until garbage is collected.
+            raise _bad_row(error, target) from error
         raise
+
+
+def _is_of_a_record(error: psycopg.DatabaseError, target: CopyTarget) -> bool:
+    bad, kind = _bad_row(error, target), (error.sqlstate or "")[:2]
+    # COPY names a column only while its type reads a value; code that a check calls comes before.
+    by_type = bad.column is not None and (error.diag.context or "").startswith(f"COPY {target.table}, ")
+    return kind in _BAD_ROW_CLASSES or (
+        bad.line is not None
+        and ((kind != "" and kind not in _NOT_OF_A_ROW) or (by_type and kind in _OF_A_VALUE))
+    )
 
 
 def settle(connection: Connection, target: CopyTarget, path: str) -> None:
