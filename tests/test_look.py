@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pgsweep.sizing.clock import USUAL
-from pgsweep.sizing.snapshots.look import Look, LookBounds
+from pgsweep.sizing.look import Look, LookBounds
 from tests.fix_pool import Seen, record, truth, zipf_pages
 
 SINGLE = np.array([1.0, 0.0, 0.0, 0.0, 0.0])

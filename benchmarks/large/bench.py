@@ -2,8 +2,9 @@
 
 Each case draws a load (Zipf's law of exponent 0.6 to 1.3, with up to 30 % uniform reads) and a pool of
 60,000 to 300,000 buffers, fills the pool at least six times over, takes one look at its usage counts, and
-counts the misses of pools of half to twice the size over as many accesses. Even seeds were used to choose
-where between the bounds the curve lies (sizing/snapshots/look.py); odd seeds test it.
+counts the misses of pools of half to twice the size over as many accesses. Then the same with the visits
+that follow the look, as a trace would show them, until a share of the pool has been replaced. Even seeds were
+used to choose where between the bounds the curve lies (sizing/look.py); odd seeds test it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from numpy.typing import NDArray
 from benchmarks.samples import keep, refuse_debug_build
 from pgsweep import _native
 from pgsweep.sizing.clock import USUAL
-from pgsweep.sizing.snapshots.look import Look, LookBounds
+from pgsweep.sizing.look import STATES, VISITS, Look, LookBounds
 from pgsweep.sizing.snapshots.rates import SINGLE
 
 HERE = Path(__file__).resolve().parent
 FACTORS = (0.5, 0.75, 1.25, 1.5, 2.0)
 ACCESSES = 12_000_000
 FEWEST_FILLINGS = 6
+TRACED_FILLINGS = (0.03, 0.1, 0.3)
+"""How much of the pool is replaced while visits are counted; a clock pass replaces 35 to 45 %."""
 RULES = _native.Rules(18)
 
 
@@ -59,31 +62,56 @@ def case_of(seed: int) -> dict[str, Any] | None:
     today, *truth = miss_ratios(accesses, [buffers, *sizes]).tolist()
     if today * len(accesses) / 2 < FEWEST_FILLINGS * buffers:
         return None
-    pool = _native.replay_outcomes(accesses[: len(accesses) // 2], buffers, RULES)
-    counts = np.bincount(pool["buffer_usage_counts"], minlength=6).astype(np.float64)
-    begin = time.process_time()
-    look = Look(pages=np.array([[pages - counts.sum(), *counts]]), batches=[SINGLE], clock=USUAL)
-    point, low, high = LookBounds(look, buffers).interval(sizes)
+    half = len(accesses) // 2
+    pool = _native.replay_outcomes(accesses[:half], buffers, RULES)
+    states = np.zeros(pages, dtype=np.int64)
+    states[pool["buffer_pages"]] = 1 + pool["buffer_usage_counts"]
+    looks = {"look": Look(pages=_counted(states, STATES), batches=[SINGLE], clock=USUAL)}
+    for fillings in TRACED_FILLINGS:
+        visits = np.bincount(accesses[half : half + int(fillings * buffers / today)], minlength=pages)
+        cells = states * VISITS + np.minimum(visits, VISITS - 1)
+        looks[f"traced {fillings}"] = Look(
+            pages=_counted(cells, STATES * VISITS), batches=[SINGLE], clock=USUAL
+        )
     return {
         "seed": seed,
         "buffers": buffers,
         "pages": pages,
         "exponent": round(exponent, 3),
         "uniform": uniform,
-        "seconds": round(time.process_time() - begin, 3),
         "today": round(today, 6),
         "truth": [round(value, 6) for value in truth],
-        "point": [round(float(value) * today, 6) for value in point],
-        "low": [round(float(value) * today, 6) for value in low],
-        "high": [round(float(value) * today, 6) for value in high],
+        "found": {name: _found(look, buffers, sizes, today) for name, look in looks.items()},
     }
 
 
-def summary_of(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return errors, coverage and widths of some cases, by size."""
-    truth, point, low, high = (
-        np.array([case[name] for case in cases]) for name in ("truth", "point", "low", "high")
+def _counted(cells: NDArray[np.int64], many: int) -> NDArray[np.float64]:
+    return np.bincount(cells, minlength=many).astype(np.float64)[None, :]
+
+
+def _found(look: Look, buffers: int, sizes: list[int], today: float) -> dict[str, Any]:
+    begin = time.process_time()
+    bounds = (
+        LookBounds(look, buffers) if look.pages.shape[1] == STATES else LookBounds.of_visits(look, buffers)
     )
+    curve = bounds.interval(sizes)
+    passes = bounds.look.passes
+    return {
+        "seconds": round(time.process_time() - begin, 3),
+        "passes": None if passes is None else round(passes, 4),
+        "misfit": round(bounds.misfit, 3),
+        **{
+            name: [round(float(value) * today, 6) for value in values]
+            for name, values in zip(("point", "low", "high"), curve, strict=True)
+        },
+    }
+
+
+def summary_of(cases: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return errors, coverage and widths of some cases, by size."""
+    found = [case["found"][name] for case in cases]
+    truth = np.array([case["truth"] for case in cases])
+    point, low, high = (np.array([one[bound] for one in found]) for bound in ("point", "low", "high"))
     return {
         "cases": len(cases),
         "near_mean": round(float(np.abs(point - truth).mean()), 5),
@@ -92,7 +120,8 @@ def summary_of(cases: list[dict[str, Any]]) -> dict[str, Any]:
         "inside": round(float(((low <= truth) & (truth <= high)).mean()), 4),
         "mean_width_by_size": (high - low).mean(axis=0).round(5).tolist(),
         "near_width": round(float((high - low).mean()), 5),
-        "seconds": round(float(np.mean([case["seconds"] for case in cases])), 3),
+        "truth_lies_at": ((truth - low) / np.maximum(high - low, 1e-9)).mean(axis=0).round(3).tolist(),
+        "seconds": round(float(np.mean([one["seconds"] for one in found])), 3),
     }
 
 
@@ -110,7 +139,8 @@ def main() -> None:
     summary: dict[str, Any] = {"factors": FACTORS}
     for name, odd in (("tuned_on", 0), ("held_out", 1)):
         chosen = [case for case in cases if case["seed"] % 2 == odd]
-        summary[name] = summary_of(chosen) if chosen else None
+        kinds = chosen[0]["found"] if chosen else []
+        summary[name] = {kind: summary_of(chosen, kind) for kind in kinds}
     keep(HERE, summary, cases, packages=("scipy",))
     print(json.dumps(summary))
 

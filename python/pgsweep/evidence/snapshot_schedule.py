@@ -31,7 +31,7 @@ STILL_SECONDS: Final = 60.0
 
 MOST_SECONDS: Final = 600.0
 """The longest one. In a pool of gigabytes a clock pass takes longer, and one look at it says most of what
-there is to know (sizing/snapshots/look.py)."""
+there is to know (sizing/look.py)."""
 
 
 def least_seconds(action: Callable[[], object]) -> float:

@@ -167,6 +167,26 @@ def beyond_the_trace(from_bytes: int, seconds: float) -> str:
 
 
 @reason_kind
+def short_trace(passes: float, seconds: float) -> str:
+    """The trace covers less than a clock pass: large sizes follow from the pool's contents and the visits."""
+    seen = f"{passes:.1f} of a clock pass" if passes >= 0.1 else "less than a tenth of a clock pass"
+    return (
+        f"the trace covers {seen}: sizes whose clock pass takes longer follow from the contents of the pool "
+        "and the visits, not from replay, and their intervals hold all rates that agree with these; "
+        f"{format_minutes(seconds / max(passes, 1e-3))} would cover a clock pass"
+    )
+
+
+@reason_kind
+def short_for_change() -> str:
+    """The trace covers less than a clock pass, so that no other load can be made of it."""
+    return (
+        "the trace covers less than a clock pass: most of what is known of the pages is what the pool held, "
+        "which another load would have left otherwise"
+    )
+
+
+@reason_kind
 def first_accesses(share: float) -> str:
     """A trace of others is counted from an empty pool."""
     return (

@@ -39,6 +39,7 @@ class Estimate:
         too_small_blocks: of the sizes, those that hold little more than what is kept in the pool.
         off_today: by how much today's size comes out wrong, where that enters the interval.
         accesses_per_second: of the database; nan where the evidence says it elsewhere.
+        is_bounded: of a short trace, so that at large sizes the intervals hold all rates that agree with it.
         fitted: what the curve was made of, where that are rates.
     """
 
@@ -54,6 +55,7 @@ class Estimate:
     too_small_blocks: tuple[int, ...] = ()
     off_today: float = 0.0
     accesses_per_second: float = float("nan")
+    is_bounded: bool = False
     fitted: LoadCurves | None = None
 
     @property

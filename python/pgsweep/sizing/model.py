@@ -63,12 +63,13 @@ class Prediction:
     def shown(self) -> tuple[Estimate, list[int]]:
         """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
 
-        Of a trace all are shown: where its interval is wide, its ends are states that a pool can be in.
+        Of a trace all are shown: where its interval is wide, its ends are states that a pool can be in. That
+        is not so where it is shorter than a clock pass.
         """
         from pgsweep.sizing.estimate import without_too_small, without_unknown
 
         small = self.estimate.too_small_blocks
-        if self.source not in SNAPSHOTS:
+        if self.source not in SNAPSHOTS and not self.estimate.is_bounded:
             return self.estimate, sorted(small)
         found, unknown = without_unknown(without_too_small(self.estimate))
         return found, sorted({*small, *unknown}) if small else unknown

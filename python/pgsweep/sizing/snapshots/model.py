@@ -24,7 +24,7 @@ from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import fit_load
 from pgsweep.sizing.snapshots.interval import ErrorSources, interval
 from pgsweep.sizing.snapshots.load import observed_load
-from pgsweep.sizing.snapshots.look import one_look
+from pgsweep.sizing.snapshots.one_look import one_look
 from pgsweep.sizing.snapshots.paths import late_accesses
 from pgsweep.sizing.snapshots.recording import Recording
 from pgsweep.sizing.snapshots.sequences import ordered_share

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.records.reasons import Reason
+from pgsweep.sizing.clock import Clock
 
 Floats = NDArray[np.float64]
 
@@ -44,6 +45,21 @@ class PoolState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PageStates:
+    """The state of each page of a trace when it began.
+
+    Attributes:
+        states: 0 for absent, or 1 + usage_count, shape (pages,).
+        pass_seconds: time of a clock pass then.
+        clock: the policy of the pool.
+    """
+
+    states: NDArray[np.uint8]
+    pass_seconds: float
+    clock: Clock
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trace:
     """Accesses in the form that the simulator takes.
 
@@ -63,6 +79,7 @@ class Trace:
         missed: which accesses the server missed itself.
         new_page: which pages were created during the trace.
         start: the pool at the beginning, where it was seen.
+        began: the states of the pages then, where they say more of the rates than the visits do.
         notes: what was left out, for the verdict.
     """
 
@@ -81,6 +98,7 @@ class Trace:
     missed: NDArray[np.bool_]
     new_page: NDArray[np.bool_]
     start: PoolState | None = None
+    began: PageStates | None = None
     notes: tuple[Reason, ...] = ()
 
     def of_rows(self, rows: NDArray[Any] | slice) -> dict[str, Any]:

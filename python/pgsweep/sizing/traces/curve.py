@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pgsweep.records import trace_reasons
 from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.traces.accesses import Floats, Trace
 from pgsweep.sizing.traces.doubts import doubts_of_replays
 from pgsweep.sizing.traces.replays import Replay, Replayed
 from pgsweep.sizing.traces.shared_replays import ReplayPlan, replay_sizes_of
+from pgsweep.sizing.traces.short import short_trace
 from pgsweep.sizing.traces.today import TodayCheck
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools
-from pgsweep.sizing.verdict import judged
+from pgsweep.sizing.verdict import ROUGH, Doubt, judged
 
 if TYPE_CHECKING:
     from pgsweep.sizing.observed import Server
@@ -34,6 +37,7 @@ class TraceCurve:
 
     Attributes:
         replay, pools: of the trace.
+        short: what it shows where it is shorter than a clock pass.
 
     Raises:
         ValueError: the trace holds no access of the database.
@@ -48,6 +52,11 @@ class TraceCurve:
         self._plan = plan or ReplayPlan()
         self._as_recorded = as_recorded
         rules = server.rules
+        visits = count_visits(trace)
+        self.short = short_trace(trace, visits, server) if as_recorded else None
+        if self.short is not None:
+            trace = replace(trace, began=self.short.states)
+            visits = count_visits(trace)
         self.replay = Replay(
             trace,
             server.pool_blocks,
@@ -55,7 +64,7 @@ class TraceCurve:
             np.random.default_rng(self._plan.seed),
             extensions_are_reads=server.extensions_are_reads,
         )
-        self.pools = WarmPools(trace, count_visits(trace), rules)
+        self.pools = WarmPools(trace, visits, rules)
 
     def at(self, sizes_blocks: Sequence[int]) -> Estimate:
         """Return the curve at these sizes.
@@ -75,21 +84,36 @@ class TraceCurve:
         replayed = [
             exact if exact is not None and size == pool_blocks else by_size[size] for size in sizes_blocks
         ]
-        point, low, high = _interval(replayed, today, check)
-        level, reasons = judged(
-            doubts_of_replays(self.replay, self.pools, check, self._server, sizes_blocks, replayed)
-        )
+        point, low, high = _interval(replayed, today, check, self._noise)
+        doubts = doubts_of_replays(self.replay, self.pools, check, self._server, sizes_blocks, replayed)
+        if self.short is not None:
+            seconds = self.replay.trace.duration_seconds
+            doubts.append(Doubt(ROUGH, trace_reasons.short_trace(self.short.passes, seconds)))
+        level, reasons = judged(doubts)
         return Estimate(
             sizes_blocks=tuple(sizes_blocks),
             miss_ratio=point,
             low=np.clip(low, 0, 1),
             high=np.clip(high, 0, 1),
-            pass_seconds=self.pools.pass_seconds(pool_blocks) if pool_blocks else float("nan"),
+            pass_seconds=self._pass_seconds,
             level=level,
             reasons=reasons,
             replayed_today=None if exact is None else exact.ratio,
             off_today=float(np.hypot(check.drawn_error, check.exact_error)),
+            is_bounded=self.short is not None,
         )
+
+    @property
+    def _noise(self) -> float:
+        """By how much another stretch may differ from a short trace; from a long one it is not counted in."""
+        return 0.0 if self.short is None else self.replay.stretch.deviation(self.replay.measured_misses)
+
+    @property
+    def _pass_seconds(self) -> float:
+        if self.short is not None:
+            return self.short.states.pass_seconds
+        blocks = self._server.pool_blocks
+        return float(self.pools.pass_seconds(blocks)) if blocks else float("nan")
 
     def _replayed(self, sizes_blocks: Sequence[int]) -> dict[int, Replayed]:
         """Return the replay at each size."""
@@ -97,12 +121,19 @@ class TraceCurve:
         # A pool with four times as many buffers as there are pages evicts nothing, and no scan has a ring.
         most = max(4 * pages, self._server.pool_blocks, _SMALLEST_BLOCKS)
         sizes = sorted({min(size, most) for size in sizes_blocks})
-        found = replay_sizes_of(self.replay, self.pools, self._server, sizes, self._plan)
+        found = {}
+        if self.short is not None:
+            measured = self.replay.ratio(self.replay.measured_misses)
+            # Today's size is replayed, for what it shows of the rates.
+            beyond = [s for s in sizes if s != self._server.pool_blocks and self.short.answers(s)]
+            found = {size: self.short.at(size, measured, self._noise) for size in beyond}
+        left = [size for size in sizes if size not in found]
+        found |= replay_sizes_of(self.replay, self.pools, self._server, left, self._plan)
         return found | {size: found[most] for size in sizes_blocks if size > most}
 
 
 def _interval(
-    replayed: Sequence[Replayed], today: np.ndarray, check: TodayCheck
+    replayed: Sequence[Replayed], today: np.ndarray, check: TodayCheck, noise: float
 ) -> tuple[Floats, Floats, Floats]:
     """Return the miss ratios and the bounds of their intervals.
 
@@ -111,9 +142,12 @@ def _interval(
 
     Args:
         today: which of the sizes is today's, if what it replays was seen.
+        noise: by how much another stretch may differ there.
     """
     ratio = np.array([one.ratio for one in replayed])
-    beside = np.where(today, check.exact_error, np.hypot(check.drawn_error, check.exact_error))
+    beside = np.where(
+        today, np.hypot(check.exact_error, noise), np.hypot(check.drawn_error, check.exact_error)
+    )
     point = np.where(today, check.measured, ratio)
     low = point - np.hypot(ratio - np.array([one.low for one in replayed]), beside)
     high = point + np.hypot(np.array([one.high for one in replayed]) - ratio, beside)

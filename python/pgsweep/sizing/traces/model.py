@@ -32,11 +32,12 @@ class TraceModel:
         server = observation.server
         check_server(server)
         check_usage_counts(server, observation.table("snapshots", ["usage_count"])["usage_count"])
-        self.trace = read_trace(observation)
-        if not self.trace.counted.any():
+        trace = read_trace(observation)
+        if not trace.counted.any():
             raise observation.nothing_seen()
         self._observation = observation
-        self._curve = TraceCurve(self.trace, server, plan)
+        self._curve = TraceCurve(trace, server, plan)
+        self.trace = self._curve.replay.trace
         self._scans = trace_ring_limits(self.trace)
 
     @property

@@ -167,4 +167,5 @@ def sample_pages(trace: Trace, halvings: int, seed: int) -> Trace:
         group_pages=np.maximum(trace.group_pages / step, seen),
         new_page=trace.new_page[chosen],
         start=None,
+        began=None if trace.began is None else replace(trace.began, states=trace.began.states[chosen]),
     )

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
-from pgsweep.sizing.traces.accesses import BULKREAD, DROP, REPEAT, STRATEGY, Trace
+from pgsweep.sizing.look import STATES
+from pgsweep.sizing.traces.accesses import BULKREAD, DROP, REPEAT, STRATEGY, PageStates, Trace
 from pgsweep.sizing.traces.steadiness import Steadiness, examine
 
 Floats = NDArray[np.float64]
@@ -77,6 +78,7 @@ class Visits:
         weights: expected number of pages at each grid point, shape (groups, grid); all pages, visited or not.
         batches: batch law of each group, shape (groups, 5).
         of_page: number of visits of each page, those by scans and through rings left out.
+        began: the states of the pages when the trace began, where they are part of the fit.
         duration_seconds: of the trace.
         scanned: the scanned pages of each group that has any.
         growth: by group, where there is any.
@@ -87,10 +89,24 @@ class Visits:
     weights: Floats
     batches: Floats
     of_page: NDArray[np.int64]
+    began: PageStates | None
     duration_seconds: float
     scanned: dict[int, Scanned]
     growth: dict[int, Growth]
     steadiness: Steadiness
+
+    def seen(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return a number for what was seen of each page, its visits and its state; 0 is nothing at all."""
+        states = 0 if self.began is None else self.began.states[pages]
+        return np.asarray(self.of_page[pages] * STATES + states)
+
+    def log_likelihood(self, seen: NDArray[np.int64], group: int) -> Floats:
+        """Return log P(seen | rate) but for a constant of each row, by what was seen (rows) and rate."""
+        logs = log_poisson(seen // STATES, self.grid * self.duration_seconds)
+        if self.began is None:
+            return logs
+        law = self.began.clock.law(self.grid * self.began.pass_seconds, self.batches[group])
+        return logs + np.log(np.maximum(law.T, 1e-300))[seen % STATES]
 
 
 def count_visits(trace: Trace) -> Visits:
@@ -119,22 +135,12 @@ def count_visits(trace: Trace) -> Visits:
     batches[:, 0] += 1.0
     batches /= batches.sum(axis=1, keepdims=True)
 
-    grid = np.geomspace(1e-4, 2e4, _GRID_POINTS) / duration
-    weights = np.zeros((groups, _GRID_POINTS))
-    for group, named in by_group(trace):
-        members = named[~trace.new_page[named]]
-        never = max(trace.group_pages[group] - len(named), 0.0)
-        values, counted = np.unique(of_page[members], return_counts=True)
-        values = np.append(values, 0)
-        counts = np.append(counted.astype(np.float64), never)
-        like = scaled(log_poisson(values, grid * duration))
-        fitted, _ = _native.mixture_weights(like, counts, steps=400, gain=1e-2)
-        weights[group] = fitted * counts.sum()
-    return Visits(
-        grid=grid,
-        weights=weights,
+    visits = Visits(
+        grid=np.geomspace(1e-4, 2e4, _GRID_POINTS) / duration,
+        weights=np.zeros((groups, _GRID_POINTS)),
         batches=batches,
         of_page=of_page,
+        began=trace.began,
         duration_seconds=duration,
         scanned=_scanned(trace, scans),
         growth=_growth(trace, duration),
@@ -142,6 +148,15 @@ def count_visits(trace: Trace) -> Visits:
             trace, page[whole].astype(np.int64), at[whole], trace.pages[scans].astype(np.int64)
         ),
     )
+    for group, named in by_group(trace):
+        members = named[~trace.new_page[named]]
+        never = max(trace.group_pages[group] - len(named), 0.0)
+        seen, counted = np.unique(visits.seen(members), return_counts=True)
+        counts = np.append(counted.astype(np.float64), never)
+        like = scaled(visits.log_likelihood(np.append(seen, 0), group))
+        fitted, _ = _native.mixture_weights(like, counts, steps=400, gain=1e-2)
+        visits.weights[group] = fitted * counts.sum()
+    return visits
 
 
 def by_group(trace: Trace) -> list[tuple[int, NDArray[np.int64]]]:

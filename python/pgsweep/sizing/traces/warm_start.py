@@ -3,9 +3,10 @@
 A trace begins in the middle of things. At today's size its own first seconds warm the pool; a pool eight
 times as large would need minutes. So each pool starts in a state drawn from a model. The number of visits
 that a page had during the trace gives a distribution of its rate (Poisson mixture, empirical Bayes, per
-relation; pages never visited included), its rate and the clock pass at that size give the chance that it lies
-in the pool, and at which usage_count. Given the rate, what happened before the trace is independent of what
-happened in it, so the drawn state may stand before the trace it was derived from.
+relation; pages never visited included), and in a short trace its state at the beginning does too (short.py).
+Its rate and the clock pass at that size give the chance that it lies in the pool, and at which usage_count.
+Given the rate, what happened before the trace is independent of what happened in it, so the drawn state may
+stand before the trace it was derived from.
 
 Scans are apart. At a size where a table's scans go through a ring they leave nothing in the pool. At a size
 where they do not, they visit every page of the table in turn: the scans before the trace are drawn from
@@ -28,7 +29,7 @@ from pgsweep.errors import UsageError
 from pgsweep.sizing.clock import Clock
 from pgsweep.sizing.traces.accesses import DROP, Trace
 from pgsweep.sizing.traces.steadiness import Steadiness
-from pgsweep.sizing.traces.visits import Scanned, Visits, by_group, log_poisson, scaled
+from pgsweep.sizing.traces.visits import Scanned, Visits, by_group, scaled
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
 Floats = NDArray[np.float64]
@@ -335,12 +336,12 @@ class WarmPools:
         )
 
     def _posterior(self, group: int, members: Ints) -> tuple[Floats, Ints]:
-        """Return the law of the rate for each number of visits, last for none, and the row of each page."""
+        """Return the law of the rate for all that was seen of pages, last for nothing; each page's row."""
         visits = self._visits
-        values, index = np.unique(visits.of_page[members], return_inverse=True)
+        seen, index = np.unique(visits.seen(members), return_inverse=True)
         # In logarithms: a page may be visited more often than any rate with weight makes likely.
         prior = np.log(np.maximum(visits.weights[group], 1e-300))
-        logs = log_poisson(np.append(values, 0), visits.grid * visits.duration_seconds) + prior
+        logs = visits.log_likelihood(np.append(seen, 0), group) + prior
         posterior = scaled(logs)
         posterior /= posterior.sum(axis=1, keepdims=True)
         return posterior, index.ravel()

@@ -120,6 +120,9 @@ def _changed(
         if now.level == "refused":
             why = reasons.refused_without_change()
             estimate = replace(estimate, reasons=[why, *now.reasons])
+        elif trace is not None and trace.began is not None:
+            why = reasons.short_for_change()
+            estimate = replace(estimate, level="refused", reasons=[why, *now.reasons])
         elif trace is not None:
             draws = [_drawn(prediction, observation, asked, seed, number) for number in range(_DRAWS)]
             estimate = rough_at_best(_joined([draw.estimate for draw in draws], now), now)

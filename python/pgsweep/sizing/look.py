@@ -1,4 +1,4 @@
-"""What one look at a pool allows at other sizes: the least and the most misses over all mixtures of rates.
+"""What a look at a pool allows at other sizes: the least and the most misses over all mixtures of rates.
 
 In a pool of hundreds of thousands of buffers a clock pass takes minutes to hours, and no recording is long.
 But each page is in one of seven states, absent or at usage_count 0 to 5, whose probabilities at x visits per
@@ -6,6 +6,10 @@ clock pass are known (`Clock.law`). So one look gives seven numbers for each gro
 parts in a thousand. Many mixtures of rates agree with them, and the likeliest of them says too little of
 pages that come once in many passes. The bounds here are over all of them: linear programs, without a
 prior.
+
+Where accesses were traced after the look, each page is also known to have been visited never, once, twice or
+more often, which at a given rate does not depend on its state. So seven numbers become 28, also of pages
+that were absent.
 
 A pool of another size has another time of a clock pass, f times today's: a page of x visits in a pass then
 has x·f. For each f the misses are linear in the mixture, and so are the resident pages, which must fill the
@@ -17,25 +21,23 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.clock import Clock
-from pgsweep.sizing.snapshots.fit import Fit
-from pgsweep.sizing.snapshots.load import Load
-from pgsweep.sizing.snapshots.observations import ABSENT_AND_COUNTERS, Observations
-from pgsweep.sizing.snapshots.rates import Rates
-from pgsweep.units import Z90
+from pgsweep.sizing.clock import COUNTS, Clock
 
 Floats = NDArray[np.float64]
 
 _GRID: Final[Floats] = np.geomspace(1e-4, 100.0, 90)
 """Visits per clock pass."""
+
+_VISITED_GRID: Final[Floats] = np.concatenate([_GRID, np.geomspace(130.0, 2e4, 20)])
+"""With visits: those of the most popular pages are many, however short a part of a pass is."""
 
 _PASS_SCALES: Final[Floats] = np.geomspace(0.05, 30.0, 500)
 """Times of a clock pass relative to today's, in steps of 1.3%; what lies between two widens the bounds."""
@@ -54,45 +56,68 @@ _MOST_GROUPS: Final = 4
 """Groups with a mixture of their own, at most: those with most pages; the others share one."""
 
 
-_TRUTH_BELOW, _TRUTH_ABOVE = 0.36, 0.67
-"""Where between its bounds the truth lies at smaller and at larger sizes, on average over simulated pools:
-rates are smoother than the mixtures at either end (benchmarks/large)."""
+_TRUTH: Final = ((0.36, 0.67), (0.51, 0.52))
+"""Where between its bounds the truth lies at smaller and at larger sizes, without and with visits, on average
+over simulated pools: rates are smoother than the mixtures at either end (benchmarks/large)."""
+
+STATES: Final = COUNTS + 1
+"""Absent, and usage_count 0 to 5."""
+
+VISITS: Final = 4
+"""None, one, two, more."""
+
+_PASSES: Final = (0.01, 4.0)
+"""How many clock passes visits may have been counted for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One look at a pool.
+    """One look at a pool, and what was visited in some time after it.
 
     Attributes:
-        pages: how many pages of each group are absent and at usage_count 0 to 5, shape (groups, 7).
+        pages: how many pages of each group are absent and at usage_count 0 to 5, shape (groups, 7); with
+            visits how many of these were visited never, once, twice and more often, shape (groups, 28).
         batches: of each group: probabilities that a visit brings 1, 2, 3, 4, and 5 or more accesses.
         clock: the policy of the pool.
+        passes: for how many clock passes visits were counted; None where none were.
     """
 
     pages: Floats
     batches: list[Floats]
     clock: Clock
+    passes: float | None = None
 
     @classmethod
-    def of(cls, seen: Observations, rates: list[Rates]) -> Look:
-        """Return what the snapshots of less than one clock pass show on average."""
-        counts = np.bincount(
-            seen.page_group[seen.page] * (ABSENT_AND_COUNTERS - 1) + seen.usage_count,
-            minlength=len(seen.groups) * (ABSENT_AND_COUNTERS - 1),
-        ).reshape(len(seen.groups), -1)
-        there = counts / seen.snapshots
-        all_pages = np.array([group.pages for group in seen.groups])
-        absent = np.maximum(all_pages - there.sum(axis=1), 0.0)
-        pages = np.column_stack([absent, there])
-        order = np.argsort(-there.sum(axis=1), kind="stable")
-        own = [number for number in order[:_MOST_GROUPS].tolist() if there[number].sum() > 0]
-        rest = [number for number in order.tolist() if number not in own and there[number].sum() > 0]
-        rows, batches = [pages[number] for number in own], [rates[number].batch for number in own]
+    def of(cls, pages: Floats, batches: Sequence[Floats], clock: Clock) -> Look:
+        """Return a look at many groups: those with most pages in the pool stay apart.
+
+        Args:
+            pages: as above, of any number of groups.
+            batches: of each.
+            clock: the policy of the pool.
+        """
+        there = pages[:, pages.shape[1] // STATES :].sum(axis=1)
+        order = [number for number in np.argsort(-there, kind="stable").tolist() if there[number] > 0]
+        own, rest = order[:_MOST_GROUPS], order[_MOST_GROUPS:]
+        rows, laws = [pages[number] for number in own], [batches[number] for number in own]
         if rest:
             rows.append(pages[rest].sum(axis=0))
-            weights = there[rest].sum(axis=1)
-            batches.append(np.average([rates[number].batch for number in rest], axis=0, weights=weights))
-        return cls(pages=np.array(rows), batches=batches, clock=seen.clock)
+            laws.append(np.average([batches[number] for number in rest], axis=0, weights=there[rest]))
+        return cls(pages=np.array(rows), batches=laws, clock=clock)
+
+    def law(self, group: int, visits_per_pass: Floats) -> Floats:
+        """Return the probabilities of what is counted in `pages` at each rate."""
+        states = self.clock.law(visits_per_pass, self.batches[group])
+        if self.passes is None:
+            return states
+        mean = visits_per_pass * self.passes
+        few = np.exp(-mean)[:, None] * np.column_stack([np.ones_like(mean), mean, mean**2 / 2])
+        visits = np.column_stack([few, np.maximum(1 - few.sum(axis=1), 0.0)])
+        return np.asarray((states[:, :, None] * visits[:, None, :]).reshape(len(mean), -1))
+
+    def absent(self, group: int, visits_per_pass: Floats) -> Floats:
+        """Return how likely a page is absent at each rate."""
+        return self.clock.law(visits_per_pass, self.batches[group])[:, 0]
 
 
 class LookBounds:
@@ -101,26 +126,24 @@ class LookBounds:
     Args:
         look: at the pool.
         pool_blocks: its size.
+
+    Attributes:
+        misfit: by how many times the tolerance the best mixture is off.
     """
 
     def __init__(self, look: Look, pool_blocks: int) -> None:
+        self.look = look
+        self._grid = _GRID if look.passes is None else _VISITED_GRID
         self._pool = float(pool_blocks)
-        scaled = (_PASS_SCALES[:, None] * _GRID).ravel()
-        absent, today, rows, seen = [], [], [], []
-        for number, (pages, batch) in enumerate(zip(look.pages, look.batches, strict=True)):
-            law = look.clock.law(_GRID, batch)
+        rows, seen, groups = [], [], len(look.batches)
+        for number, pages in enumerate(look.pages):
+            law = look.law(number, self._grid)
             tolerance = _DEVIATIONS * np.sqrt(pages + 1) + _MODEL_ERROR * pages
-            block = np.zeros((len(look.batches), len(_GRID), law.shape[1]))
+            block = np.zeros((groups, len(self._grid), law.shape[1]))
             block[number] = law
             rows.append(block.reshape(-1, law.shape[1]).T / tolerance[:, None])
             seen.append(pages / tolerance)
-            today.append(_GRID * law[:, 0])
-            absent.append(look.clock.law(scaled, batch)[:, 0].reshape(len(_PASS_SCALES), -1))
         self._rows, self._seen = np.vstack(rows), np.concatenate(seen)
-        absent_all = np.hstack(absent)
-        self._resident = (1 - absent_all) / self._pool
-        self._misses = absent_all * np.tile(_GRID, len(look.batches)) / self._pool
-        self._today_misses = np.concatenate(today) / self._pool
         self.misfit = self._least_misfit()
         allowed = max(1.0, self.misfit + _SLACK)
         self._within = np.vstack([self._rows, -self._rows])
@@ -128,13 +151,61 @@ class LookBounds:
         self._fewest = lru_cache(maxsize=None)(lambda at: self._content(self._resident[at]))
         self._most = lru_cache(maxsize=None)(lambda at: -self._content(-self._resident[at]))
 
+    @classmethod
+    def of_visits(cls, look: Look, pool_blocks: int) -> LookBounds:
+        """Return the bounds by visits that were counted for an unknown part of a clock pass.
+
+        That is taken which makes a mixture agree best with what was seen.
+        """
+        from scipy.optimize import minimize_scalar
+
+        def misfit(logarithm: float) -> float:
+            return cls(replace(look, passes=float(np.exp(logarithm))), pool_blocks).misfit
+
+        found = minimize_scalar(
+            misfit, bounds=np.log(_PASSES).tolist(), method="bounded", options={"xatol": 0.02}
+        )
+        return cls(replace(look, passes=float(np.exp(found.x))), pool_blocks)
+
+    @cached_property
+    def _absent(self) -> Floats:
+        """How likely a page is absent, shape (pass scales, groups × rates)."""
+        scaled = (_PASS_SCALES[:, None] * self._grid).ravel()
+        absent = [self.look.absent(number, scaled) for number in range(len(self.look.batches))]
+        return np.hstack([one.reshape(len(_PASS_SCALES), -1) for one in absent])
+
+    @cached_property
+    def _resident(self) -> Floats:
+        return (1 - self._absent) / self._pool
+
+    @cached_property
+    def _misses(self) -> Floats:
+        return self._absent * np.tile(self._grid, len(self.look.batches)) / self._pool
+
+    @cached_property
+    def _today_misses(self) -> Floats:
+        absent = [
+            self._grid * self.look.absent(number, self._grid) for number in range(len(self.look.batches))
+        ]
+        return np.concatenate(absent) / self._pool
+
+    def _scales(self, blocks: int) -> tuple[int, int]:
+        """Return the first and the last of the times of a pass at which a mixture may fill that many blocks.
+
+        The longer a pass is, the more pages are resident, whatever the mixture.
+        """
+        share, last = blocks / self._pool, len(_PASS_SCALES) - 1
+        first = bisect_left(range(last), share, key=self._most)
+        return max(first - 1, 0), bisect_right(range(last), share, key=self._fewest)
+
+    def pass_scale(self, blocks: int) -> float:
+        """Return the time of a pass in a pool of that many blocks, relative to today's."""
+        return float(np.sqrt(np.prod(_PASS_SCALES[list(self._scales(blocks))])))
+
     def at(self, blocks: int) -> tuple[float, float] | None:
         """Return the least and the most misses in a pool of that many blocks; None if no mixture fills it."""
-        share, last = blocks / self._pool, len(_PASS_SCALES) - 1
-        # The longer a pass is, the more pages are resident, whatever the mixture.
-        first = bisect_left(range(last), share, key=self._most)
-        end = bisect_right(range(last), share, key=self._fewest)
-        edges = np.unique(np.linspace(max(first - 1, 0), end, _MOST_STEPS + 1).round().astype(np.int64))
+        share = blocks / self._pool
+        edges = np.unique(np.linspace(*self._scales(blocks), _MOST_STEPS + 1).round().astype(np.int64))
         least, most = np.inf, -np.inf
         for begin, after in pairwise(edges.tolist()):
             # Between two times of a pass the contents grow and the misses fall.
@@ -155,7 +226,7 @@ class LookBounds:
         rows = []
         for blocks in sizes_blocks:
             least, most = self.at(blocks) or (0.0, np.inf)
-            share = _TRUTH_BELOW if blocks < self._pool else _TRUTH_ABOVE
+            share = _TRUTH[self.look.passes is not None][blocks > self._pool]
             rows.append((1.0 if blocks == self._pool else least + share * (most - least), least, most))
         point, low, high = np.array(rows).T
         return point, low, high
@@ -176,30 +247,6 @@ class LookBounds:
         rows = np.vstack([np.column_stack([self._within, -self._bounds]), fills])
         one = np.append(self._today_misses, 0.0)[None, :]
         return _least(np.append(cost, 0.0), rows, np.zeros(len(rows)), one)
-
-
-def one_look(
-    load: Load, fit: Fit, sizes_blocks: Sequence[int], changed: Floats | None = None
-) -> tuple[Floats, Floats, Floats]:
-    """Return the miss ratio at each size by the states of the pages alone, and its interval.
-
-    Args:
-        load: that was observed.
-        fit: of it, for the batches of accesses.
-        sizes_blocks: of the pool.
-        changed: the curve of a changed load by the fitted rates; its bounds are as far away, in proportion,
-            as those of the load as it is.
-    """
-    rate, totals = load.pool.sampling_rate, load.totals
-    bounds = LookBounds(Look.of(load.seen, fit.rates), load.pool.blocks)
-    relative = bounds.interval([round(size * rate) for size in sizes_blocks])
-    today = totals.miss_ratio - load.temporary_ratio
-    point, low, high = (load.temporary_ratio + today * ratio for ratio in relative)
-    low, high = low - Z90 * totals.miss_ratio_error, high + Z90 * totals.miss_ratio_error
-    if changed is not None:
-        low, high = (changed * bound / np.maximum(point, 1e-9) for bound in (low, high))
-        point = changed
-    return np.minimum(point, 1.0), np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
 
 
 def _least(cost: Floats, rows: Floats, bounds: Floats, one: Floats | None = None) -> float | None:

@@ -1,0 +1,53 @@
+"""The curve of a recording of less than one clock pass: what one look at the pool allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep.sizing.look import STATES, Look, LookBounds
+from pgsweep.sizing.snapshots.fit import Fit
+from pgsweep.sizing.snapshots.load import Load
+from pgsweep.sizing.snapshots.observations import ABSENT_AND_COUNTERS, Observations
+from pgsweep.sizing.snapshots.rates import Rates
+from pgsweep.units import Z90
+
+Floats = NDArray[np.float64]
+
+
+def look_of(seen: Observations, rates: list[Rates]) -> Look:
+    """Return what the snapshots of less than one clock pass show on average."""
+    counts = np.bincount(
+        seen.page_group[seen.page] * (ABSENT_AND_COUNTERS - 1) + seen.usage_count,
+        minlength=len(seen.groups) * (STATES - 1),
+    ).reshape(len(seen.groups), -1)
+    there = counts / seen.snapshots
+    all_pages = np.array([group.pages for group in seen.groups])
+    absent = np.maximum(all_pages - there.sum(axis=1), 0.0)
+    return Look.of(np.column_stack([absent, there]), [one.batch for one in rates], seen.clock)
+
+
+def one_look(
+    load: Load, fit: Fit, sizes_blocks: Sequence[int], changed: Floats | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """Return the miss ratio at each size by the states of the pages alone, and its interval.
+
+    Args:
+        load: that was observed.
+        fit: of it, for the batches of accesses.
+        sizes_blocks: of the pool.
+        changed: the curve of a changed load by the fitted rates; its bounds are as far away, in proportion,
+            as those of the load as it is.
+    """
+    rate, totals = load.pool.sampling_rate, load.totals
+    bounds = LookBounds(look_of(load.seen, fit.rates), load.pool.blocks)
+    relative = bounds.interval([round(size * rate) for size in sizes_blocks])
+    today = totals.miss_ratio - load.temporary_ratio
+    point, low, high = (load.temporary_ratio + today * ratio for ratio in relative)
+    low, high = low - Z90 * totals.miss_ratio_error, high + Z90 * totals.miss_ratio_error
+    if changed is not None:
+        low, high = (changed * bound / np.maximum(point, 1e-9) for bound in (low, high))
+        point = changed
+    return np.minimum(point, 1.0), np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)

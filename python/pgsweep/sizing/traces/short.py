@@ -1,0 +1,94 @@
+"""Traces that are shorter than a clock pass: what the pool held at the beginning says about each page too.
+
+In a pool of gigabytes a clock pass takes minutes to hours. Visits of a small part of it say little of pages
+that come once a pass. But the pool when the trace began holds what the passes before have made of each page:
+given its rate, its state then and its visits since are independent. So both make the law of the rates, and
+the least and the most misses over all rates that agree with them (pgsweep.sizing.look) are the curve at sizes
+whose clock pass takes longer than the trace; smaller pools are replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from pgsweep.sizing.clock import Clock
+from pgsweep.sizing.look import STATES, VISITS, Look, LookBounds
+from pgsweep.sizing.traces.accesses import DROP, STRATEGY, PageStates, Trace
+from pgsweep.sizing.traces.replays import Replayed
+
+if TYPE_CHECKING:
+    from pgsweep.sizing.observed import Server
+    from pgsweep.sizing.traces.visits import Visits
+
+_FEW_RINGED: Final = 0.05
+"""Where more of the accesses go through rings, what they leave behind is not told apart."""
+
+
+@dataclass(frozen=True)
+class ShortTrace:
+    """What a trace of less than a clock pass shows, with the pool at its beginning.
+
+    Attributes:
+        passes: how much of a clock pass it covers.
+        states: of all pages when it began.
+        bounds: of the misses at other sizes.
+    """
+
+    passes: float
+    states: PageStates
+    bounds: LookBounds
+
+    def answers(self, blocks: int) -> bool:
+        """Return whether a clock pass in a pool of that size takes longer than the trace."""
+        return self.bounds.pass_scale(blocks) > self.passes
+
+    def at(self, blocks: int, measured: float, noise: float) -> Replayed:
+        """Return the miss ratio at a size.
+
+        Args:
+            measured: at today's size.
+            noise: half the width of its 90% interval, for another stretch of this length.
+        """
+        point, low, high = (float(bound[0]) for bound in self.bounds.interval([blocks]))
+        return Replayed(
+            ratio=min(point * measured, 1.0),
+            low=max(low * measured - noise, 0.0),
+            high=min(high * measured + noise, 1.0),
+            half_width=0.0,
+            fresh=point * measured,
+            settled=point * measured,
+            another_stretch=noise,
+        )
+
+
+def short_trace(trace: Trace, visits: Visits, server: Server) -> ShortTrace | None:
+    """Return what a short trace shows; None of one of a clock pass, or without the pool's contents."""
+    start, pool = trace.start, server.pool_blocks
+    accesses = (trace.flags & DROP) == 0
+    ringed = np.count_nonzero(trace.flags & STRATEGY)
+    if start is None or not pool or ringed > _FEW_RINGED * np.count_nonzero(accesses):
+        return None
+    # A clock pass replaces a third to all of a pool's pages.
+    if np.count_nonzero(trace.missed) + np.count_nonzero(trace.new_page) >= pool or len(start.pages) < pool:
+        return None
+    states = np.zeros(len(trace.page_group), dtype=np.uint8)
+    states[start.pages] = 1 + start.usage_counts
+    groups = len(trace.group_pages)
+    kept = ~trace.new_page
+    cells = states.astype(np.int64) * VISITS + np.minimum(visits.of_page, VISITS - 1)
+    pages = np.bincount(
+        (trace.page_group * (STATES * VISITS) + cells)[kept], minlength=groups * STATES * VISITS
+    ).reshape(groups, -1)
+    named = np.bincount(trace.page_group, minlength=groups)
+    pages[:, 0] += np.maximum(trace.group_pages - named, 0.0).astype(np.int64)
+    look = Look.of(pages.astype(np.float64), list(visits.batches), Clock.of(server.rules))
+    bounds = LookBounds.of_visits(look, pool)
+    passes = bounds.look.passes
+    assert passes is not None
+    if passes >= 1.0:
+        return None
+    found = PageStates(states=states, pass_seconds=trace.duration_seconds / passes, clock=bounds.look.clock)
+    return ShortTrace(passes, found, bounds)

@@ -1,0 +1,88 @@
+"""A trace that is shorter than a clock pass: the pool at its beginning says what the visits do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pgsweep import _native
+from pgsweep.sizing.traces.accesses import PoolState, Trace
+from pgsweep.sizing.traces.curve import TraceCurve
+from pgsweep.sizing.traces.shared_replays import ReplayPlan
+from tests.fix_ids import from_ids, server
+from tests.fix_pool import truth, zipf_pages
+
+BUFFERS, PAGES = 20_000, 60_000
+WARM = 1_500_000
+SIZES = [5_000, 10_000, 15_000, 20_000, 25_000, 30_000, 40_000]
+RULES = _native.Rules(18)
+
+
+def short_trace(accesses: NDArray[np.uint32], fillings: float) -> Trace:
+    """Return the accesses after the pool is warm until a part of it has been replaced; all that is named."""
+    begun = _native.replay_outcomes(accesses[:WARM], BUFFERS, RULES)
+    ratio = truth(accesses, WARM, [BUFFERS])[0]
+    part = accesses[WARM : WARM + int(fillings * BUFFERS / ratio)]
+    held = begun["buffer_pages"]
+    warm = _native.PoolContents(
+        held, begun["buffer_usage_counts"], buffers=np.arange(BUFFERS, dtype=np.uint32), hand=begun["hand"]
+    )
+    missed = _native.replay_outcomes(part, BUFFERS, RULES, warm=warm)["outcomes"] == 1
+    _, ids = np.unique(np.concatenate([part, held]), return_inverse=True)
+    numbered = ids.astype(np.uint32)
+    trace = from_ids(numbered[: len(part)], np.arange(len(part)) / 1e3)
+    count = int(numbered.max()) + 1
+    return replace(
+        trace,
+        page_group=np.zeros(count, dtype=np.int64),
+        new_page=np.zeros(count, dtype=bool),
+        group_pages=np.array([float(PAGES)]),
+        missed=missed,
+        start=PoolState(
+            pages=numbered[len(part) :],
+            usage_counts=begun["buffer_usage_counts"],
+            buffers=np.arange(BUFFERS, dtype=np.uint32),
+            hand=begun["hand"],
+        ),
+    )
+
+
+@pytest.mark.parametrize(("exponent", "uniform"), [(0.7, 0.0), (0.9, 0.3)])
+@pytest.mark.parametrize("fillings", [0.03, 0.2])
+def test_the_truth_is_inside_though_no_page_comes_back(
+    exponent: float, uniform: float, fillings: float
+) -> None:
+    accesses = zipf_pages(PAGES, exponent, 2 * WARM, 11, uniform=uniform)
+    measured = truth(accesses, WARM, SIZES)
+    trace = short_trace(accesses, fillings)
+    found = TraceCurve(trace, server(BUFFERS)).at(SIZES)
+    assert found.level == "rough"
+    assert "short-trace" in [reason.code for reason in found.reasons]
+    assert np.all((found.low <= measured) & (measured <= found.high))
+    assert np.abs(found.miss_ratio - measured)[1:6].max() < 0.03
+    near = slice(1, 6)
+    assert (found.high - found.low)[near].max() < 0.12, "an interval that says nothing"
+    # The visits alone know nothing of it.
+    alone = TraceCurve(replace(trace, start=None), server(BUFFERS)).at(SIZES)
+    if fillings < 0.1:
+        assert np.abs(alone.miss_ratio - measured)[4:].max() > 0.1
+
+
+def test_a_sample_of_the_pages_keeps_their_states() -> None:
+    """A long trace of a large pool is short all the same: its smaller sizes are replayed by samples."""
+    accesses = zipf_pages(PAGES, 0.9, 2 * WARM, 11, uniform=0.3)
+    trace = short_trace(accesses, 0.2)
+    whole = TraceCurve(trace, server(BUFFERS)).at([2_500, 5_000])
+    plan = ReplayPlan(long_trace_accesses=1)
+    sampled = TraceCurve(trace, server(BUFFERS), plan).at([2_500, 5_000])
+    assert sampled.miss_ratio == pytest.approx(whole.miss_ratio, abs=0.03)
+
+
+def test_a_trace_of_several_clock_passes_is_replayed() -> None:
+    accesses = zipf_pages(PAGES, 0.9, 2 * WARM, 11)
+    found = TraceCurve(short_trace(accesses, 0.9), server(BUFFERS)).at(SIZES)
+    assert not found.is_bounded
+    assert "short-trace" not in [reason.code for reason in found.reasons]
