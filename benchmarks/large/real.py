@@ -15,12 +15,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.samples import provenance
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database, prepare
 from pgsweep.testbed.truth import Patience, SettledWorkload
 from pgsweep.testbed.workloads import MIX, ZIPF, Workload
 from pgsweep.units import BLOCK_BYTES
 
+HERE = Path(__file__).resolve().parent
 PGSWEEP = Path(sys.executable).with_name("pgsweep")
 SCALE = 80
 POOL_BYTES = 256 << 20
@@ -49,7 +51,8 @@ def traced(cluster: Cluster, workload: Workload, folder: Path) -> dict[str, Any]
         text=True,
     )
     found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    codes = [reason["code"] for reason in found["verdict"]["reasons"]]
+    return {"observed": found["observed"], "points": found["points"], "reasons": codes}
 
 
 def real_case(workload: Workload) -> dict[str, Any]:
@@ -71,10 +74,11 @@ def real_case(workload: Workload) -> dict[str, Any]:
             print(size // BLOCK_BYTES, truth[str(size)], file=sys.stderr, flush=True)
             if factor == 1.0:
                 predicted = traced(cluster, workload, Path(folder))
-                print(json.dumps(predicted)[:3000], file=sys.stderr, flush=True)
+                print(json.dumps(predicted), file=sys.stderr, flush=True)
     return {"workload": workload.name, "truth": truth, "predicted": predicted}
 
 
 if __name__ == "__main__":
-    for chosen in (ZIPF, MIX):
-        print(json.dumps(real_case(chosen)), flush=True)
+    cases = [real_case(chosen) for chosen in (ZIPF, MIX)]
+    (HERE / "real.json").write_text(json.dumps({**provenance(), "samples": cases}, indent=1) + "\n")
+    print(json.dumps(cases))
