@@ -174,5 +174,5 @@ def test_the_sentences_beside_the_figures_of_restoring_hold() -> None:
 
 
 def test_sizes_that_are_not_predicted_are_explained() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert ("A size is *not predicted* if" in readme) == (f"| {NOT_PREDICTED} |" in readme)
+    page = (ROOT / "docs/measured.md").read_text("utf-8")
+    assert ("A size is *not predicted* if" in page) == (f"| {NOT_PREDICTED} |" in page)

@@ -100,7 +100,7 @@ def test_commands_and_links_are_found_at_all() -> None:
     """Otherwise the tests of each page could not fail."""
     texts = [path.read_text(encoding="utf-8") for path in PAGES]
     commands = [line for text in texts for line in commands_in(text)]
-    assert len(commands) > 100
+    assert len(commands) > 80
     assert {"sudo", "pgsweep"} <= {line.split()[0] for line in commands}
     assert len([link for text in texts for link in links_in(text)]) > 40
 
@@ -215,7 +215,8 @@ def test_the_matrix_is_of_the_tested_versions() -> None:
 
 def test_exit_codes_stand_in_the_docs() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    sentence = text.partition("\n## Exit codes\n")[2].strip().partition(".\n")[0]
+    section = text.partition("\n## Exit codes\n")[2].strip()
+    sentence = " ".join(section.split("\n\n")[0].split()).partition(". ")[0]
     said = [part.partition(" ") for part in sentence.split(", ")]
     assert [code for code, _, _ in said] == [code for code, _ in EXIT_CODES]
     for (code, _, words), (_, meaning) in zip(said, EXIT_CODES, strict=True):

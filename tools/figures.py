@@ -1,4 +1,4 @@
-"""Write the figures of README.md and the guides that are those of committed samples.
+"""Write the figures of docs/measured.md and the guides that are those of committed samples.
 
     python -m tools.figures
 
@@ -13,6 +13,7 @@ import json
 import re
 import statistics
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,7 @@ from benchmarks.restore.bench import Run, early_hits, first_transactions
 from benchmarks.warm.bench import ratio
 
 ROOT: Final = Path(__file__).parents[1]
-README: Final = ROOT / "README.md"
+MEASURED: Final = ROOT / "docs" / "measured.md"
 GUIDE: Final = ROOT / "docs" / "guides" / "move-the-heat.md"
 REFUSED: Final = "refused"
 """What stands in place of a prediction that has no numbers."""
@@ -53,44 +54,50 @@ def pages() -> dict[Path, str]:
     Raises:
         ValueError: a page has no such lines, or more than one place for them.
     """
-    readme, guide = README.read_text("utf-8"), GUIDE.read_text("utf-8")
+    measured, guide = MEASURED.read_text("utf-8"), GUIDE.read_text("utf-8")
     demo, runs = samples_of("demo"), restore_runs()
     for workload in demo["samples"]["workloads"]:
         name = workload["name"]
         row = _error_row(f"demo: {name}", demo["summary"][name], workload["rows"])
-        readme = _placed(readme, rf"^\| demo: {name} \|.*$", row)
+        measured = _placed(measured, rf"^\| demo: {name} \|.*$", row)
     for name in UNSEEN:
         found = samples_of(f"unseen/{name}")["summary"]
         flat = {f"{kind}_{error}": found[kind][error] for kind in found for error in _ERRORS}
         kind = "unseen" if name in EARLY else "blind"
         row = _error_row(f"{kind}: {name}", flat)
-        readme = _placed(readme, rf"^\| {kind}: {name} \|.*$", row)
-    readme = _placed(readme, r"^- Snapshots of the server's memory \(`--source peek`\): .*$", _peek_line())
-    readme = _placed(
-        readme,
+        measured = _placed(measured, rf"^\| {kind}: {name} \|.*$", row)
+    measured = _placed(
+        measured,
         r"(?<=^\| shared_buffers \| predicted from snapshots \| predicted from a trace \| measured \| "
         r"half of the snapshots' 90% interval \|\n\|---:\|---:\|---:\|---:\|---:\|\n)(\|.*\n)+",
         "".join(f"{row}\n" for row in _mix_rows(demo)),
     )
-    readme = _placed(
-        readme,
-        rf"PostgreSQL {_NUMBER}, \d+ MB(?=;\nmiss ratio of the database)",
+    measured = _placed(
+        measured,
+        rf"PostgreSQL {_NUMBER}, \d+ MB(?=; miss ratio of the database)",
         f"PostgreSQL {demo['samples']['server_version']}, {demo['samples']['database_bytes'] / 2**20:.0f} MB",
     )
-    readme = _placed(readme, r"^- From one recording at 16 MB .*\n.*\n.*\n", _advise_bullet())
-    readme = _placed(readme, r"^- The simulated pool agrees .*$", _agreement_line())
-    readme = _placed(readme, r"^- The simulated page cache, .*\n.*\n", _page_cache_bullet())
-    readme = _placed(readme, r"^- Replay: .*$", _replay_line())
-    readme = _placed(readme, r"^- Replay of 200 million accesses .*\n.*\n", _sampled_bullet())
-    readme = _placed(readme, r"^- `warm run` of 3 GB .*\n.*\n", _warm_bullet())
-    readme = _placed(readme, r"^- Tracing every access leaves .*$", _tracing_line())
-    readme = _placed(readme, r"^- `warm restore` of a pool of 1 GB .*\n.*\n", _restore_bullet(runs))
+    for bullet in (
+        _peek_line(),
+        _advise_bullet(),
+        _agreement_line(),
+        _page_cache_bullet(),
+        _replay_line(),
+        _sampled_bullet(),
+        _warm_bullet(),
+        _tracing_line(),
+        _restore_bullet(runs),
+    ):
+        text = " ".join(bullet.split())
+        [begin] = re.findall(r"^.*?(?: (?=\d)|[(:])", text)
+        lines = textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False)
+        measured = _placed(measured, rf"^{re.escape(begin)}.*\n(  .*\n)*", f"{lines}\n")
     for label, cells in _restore_rows(runs).items():
         guide = _placed(guide, rf"^\| {label} \|.*$", f"| {label} | {' | '.join(cells)} |")
     cold = [_thousands(value) for value in (cold_transactions(runs, 5.0), cold_transactions(runs, 10.0))]
     guide = _placed(guide, r"(?<=workload does )[0-9 ]+(?= transactions in the first five seconds)", cold[0])
     guide = _placed(guide, r"(?<= seconds and )[0-9 ]+(?= in the first ten:)", cold[1])
-    return {README: readme, GUIDE: guide}
+    return {MEASURED: measured, GUIDE: guide}
 
 
 def _placed(page: str, pattern: str, text: str) -> str:
