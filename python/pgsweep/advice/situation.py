@@ -48,8 +48,7 @@ class Situation:
         every_database: it names those of all databases.
         contents: of the pool; None where it was not seen.
         costs: of reads.
-        huge_pages: for the size advised or for today's, by size; empty without a session on the server.
-        budgets: likewise.
+        huge_pages, budgets: for the size advised or for today's, by size; empty without a session.
         memory_named: the user named the memory.
         no_page_cache: the provider behind whose pool there is no page cache of Linux, or may be none.
     """

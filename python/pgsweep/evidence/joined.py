@@ -99,7 +99,7 @@ class JoinedEvidence:
             seconds: length of the window, back from the last sample of the newest piece.
             seed: draws the snapshots where there are more than `most_snapshots`.
             most_snapshots: how many are kept.
-            most_samples: of counters, likewise.
+            most_samples: of counters that are read.
 
         Raises:
             EvidenceError: there is no piece with a snapshot yet.

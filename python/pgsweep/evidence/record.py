@@ -134,10 +134,7 @@ def plan_record(
     """Return the statements and system calls of a recording, which is not made.
 
     Args:
-        conninfo: as for `record`.
-        output: likewise.
-        source: likewise.
-        time_reads: likewise.
+        conninfo, output, source, time_reads: as for `record`.
 
     Raises:
         UsageError: times of reads by SQL.

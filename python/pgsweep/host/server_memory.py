@@ -69,8 +69,7 @@ class NeighbourMemory:
     """Another server in the same memory.
 
     Attributes:
-        data_directory: None where it may not be seen.
-        port: likewise.
+        data_directory, port: None where they may not be seen.
         shared_memory_bytes: as much as has been touched.
     """
 

@@ -21,7 +21,7 @@ class Administrator:
 
     Attributes:
         host: of the session's server; a folder for a Unix socket.
-        port: likewise.
+        port: that the server listens at.
         database: of the session.
         session: what its role may do.
         in_recovery: the server is a standby.

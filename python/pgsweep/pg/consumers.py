@@ -118,9 +118,7 @@ class Statements:
         """Return the normalised texts of statements, as far as they are known and hold no constants.
 
         Raises:
-            MissingAbility: as for `read`.
-            ConnectionFailed: likewise.
-            PgsweepError: likewise.
+            MissingAbility, ConnectionFailed, PgsweepError: as for `read`.
         """
         with _usable(self._connection):
             rows = self._connection.execute(self._texts, [list(query_ids)]).fetchall()

@@ -42,7 +42,7 @@ class Keeper:
 
     Args:
         uid: the user to run programs as, or -1 for our own.
-        gid: the group likewise.
+        gid: the group, or -1 for our own.
         procs_file: the cgroup's `cgroup.procs`, or empty.
         requests: the descriptor that requests come from.
     """

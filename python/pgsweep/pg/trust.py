@@ -155,9 +155,7 @@ def require_trusted(
     """Check that the owners of an extension's objects may be trusted with the rights of this session.
 
     Args:
-        connection: as for `find_distrust`.
-        extension: likewise.
-        objects: likewise.
+        connection, extension, objects: as for `find_distrust`.
         instead: what works without the extension, as the end of the hint.
 
     Raises:

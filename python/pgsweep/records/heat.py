@@ -55,7 +55,7 @@ class HeatState(msgspec.Struct, frozen=True, kw_only=True):
         resident_hot: the same, each block weighted by its saved usage count + 1.
         either: share of what was saved in either cache, and is looked for, that is in either now; null where
             the page cache is not seen, now or then.
-        page_cache: share of what was saved in the page cache, and is looked for, that is there now; likewise.
+        page_cache: the same share of the page cache.
         matched: share of what was saved that has a counterpart here.
         usage_saved: blocks looked for, at saved usage_count 0 to 5.
         usage_now: of these, those resident now, at usage_count 0 to 5.

@@ -268,7 +268,7 @@ def gained(
         before: the counters at the last sample; None at the first.
         disk_bytes_before: what was read from disks until then; None where it is not known.
         now: the counters.
-        disk_bytes_now: likewise.
+        disk_bytes_now: what was read from disks until now; None where it is not known.
     """
     if before is None:
         return {}

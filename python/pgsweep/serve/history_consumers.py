@@ -95,8 +95,7 @@ def parts_of(begin: float, end: float, now: float, newest: dict[int, int]) -> li
     """Return which level serves which part of a range: the coarser first, and what it lacks from the finer.
 
     Args:
-        begin: of the range.
-        end: likewise.
+        begin, end: of the range.
         now: the time.
         newest: by level, the end of its last step.
     """

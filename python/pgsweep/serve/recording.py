@@ -167,8 +167,7 @@ def _thin(piece: Path) -> None:
     """Replace a piece by one with a few of its snapshots.
 
     Raises:
-        EvidenceError: it cannot be read or written.
-        OSError: likewise.
+        EvidenceError, OSError: it cannot be read or written.
     """
     if (piece / "thin").exists():
         return

@@ -45,8 +45,7 @@ def compose(name: str, version_num: int, *, schema: str | None = None, **constan
     """Return a query with what stands in braces filled in; its parameters remain.
 
     Args:
-        name: as for `load`.
-        version_num: likewise.
+        name, version_num: as for `load`.
         schema: of an extension, quoted as an SQL identifier as the server gives it.
         constants: become literals.
     """

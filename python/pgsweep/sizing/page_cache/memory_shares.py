@@ -65,8 +65,7 @@ class OtherServer(msgspec.Struct, frozen=True, kw_only=True):
     """Another PostgreSQL server that took part of the same memory.
 
     Attributes:
-        data_directory: None where it could not be seen.
-        port: likewise.
+        data_directory, port: None where they could not be seen.
         shared_memory_bytes: of it, as much as was touched.
     """
 

@@ -120,8 +120,7 @@ class LoadCurves:
 
         Args:
             sizes: of the pool.
-            curve: the best one by default.
-            pages: likewise.
+            curve, pages: the best ones by default.
         """
         load, rate = self.load, self.load.pool.sampling_rate
         scaled = (curve or self.best.curve).miss_rates(

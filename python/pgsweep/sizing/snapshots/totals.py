@@ -29,15 +29,13 @@ class Totals:
 
     Attributes:
         misses: reads of the database, extensions included where the server counts them (before 16).
-        relation_misses: per relation of the evidence, per second.
-        relation_accesses: likewise.
+        relation_misses, relation_accesses: per relation of the evidence, per second.
         relation_scans: sequential scans begun, by each process that takes part, per second.
         relation_scanned_blocks: read by sequential scans, per second.
         relation_growth_blocks: blocks added per second.
         temporary_misses: those misses that are of temporary relations, which do not use the pool.
         doubts: where the counters disagree with themselves.
-        first_half_accesses: of each relation, in blocks.
-        second_half_accesses: likewise.
+        first_half_accesses, second_half_accesses: of each relation, in blocks.
         was_reset: the statistics were reset meanwhile.
         allocations: buffers that were taken for a page, rings' own left out, of all databases, per second; 0
             where the counter is not known.

@@ -71,7 +71,7 @@ class Rounds:
         relations: what is known of them; is kept up to date.
         find: returns what the names mean now.
         adopt: makes of a relation that is new one to keep; None where it is not to be kept.
-        ledger: likewise.
+        ledger: what the rounds have done; is kept up to date.
         budget_blocks: never keep more than that.
         rate_blocks: that may be read again a second.
         interval_seconds: from one round to the next; None adapts it.

@@ -60,8 +60,7 @@ def relation_rows(
     """Return one row a relation, all its forks; relations without blocks to read come last.
 
     Args:
-        pool: what was planned.
-        page_cache: likewise.
+        pool, page_cache: what was planned for each.
         left_out: what does not fit.
         block_bytes: PostgreSQL's block size.
         tables: schema and name of the table that a TOAST relation or its index serves.
