@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from pgsweep._native import PoolReader, peek_relations, postmaster_start_time
+from pgsweep.evidence.sampling import BlockSample
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cluster import quiet_pair
 from tests.fix_hugepages import available_pages
@@ -95,6 +96,25 @@ def busy_table(cluster: Cluster) -> Iterator[psycopg.Connection[Any]]:
         finally:
             other.rollback()
             connection.execute("DROP TABLE peeked")
+
+
+def test_a_sample_is_what_its_rule_takes_and_counts_the_whole_pool(server: Cluster) -> None:
+    """So that of a pool of hundreds of gigabytes no more is kept in memory."""
+    sample = BlockSample.draw(0.2, 3)
+    reader = PoolReader(pid_of(server), server.version_num)
+
+    def read(offsets: tuple[int, ...] | None) -> tuple[list[tuple[int, ...]], int, int]:
+        pool = reader.read(modulus=sample.modulus, offsets=offsets)
+        columns = (pool[name].tolist() for name in ("rel", "block", "frame", "fork", "usage_count"))
+        return list(zip(*columns, strict=True)), pool["used"], pool["zero"]
+
+    with busy_table(server):
+        (part, *counts), (whole, used, zero) = quiet_pair(lambda: read(sample.offsets), lambda: read(None))
+    rel, block = np.array(whole)[:, :2].T
+    assert part == [row for row, kept in zip(whole, sample.contains(rel, block), strict=True) if kept]
+    assert 0 < len(part) < len(whole) / 2
+    assert counts == [used, zero] == [len(whole), sum(row[4] == 0 for row in whole)]
+    assert read(())[0] == []
 
 
 @pytest.mark.parametrize("options", [{}, {"threads": 1}, {"threads": 3}])

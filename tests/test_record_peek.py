@@ -119,7 +119,7 @@ def test_what_disagrees_is_not_believed(server: Cluster, database: str) -> None:
         impossible: Any = {**pool, "usage_count": pool["usage_count"] + np.uint8(9)}
         assert "impossible" in str(disagreement(impossible, by_the_server, None, None))
         columns = {name: value[:0] for name, value in pool.items() if isinstance(value, np.ndarray)}
-        empty: Any = {**pool, **columns}
+        empty: Any = {**pool, **columns, "used": 0}
         assert disagreement(empty, by_the_server, None, None) == "not a single buffer holds a page there"
 
 

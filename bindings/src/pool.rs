@@ -3,7 +3,7 @@
 use numpy::{IntoPyArray, PyArrayMethods};
 use pgsweep_probe::hand::Reading;
 use pgsweep_probe::peek::{relations, USAGE_COUNTS};
-use pgsweep_probe::pool::read;
+use pgsweep_probe::pool::{read, Sample};
 use pgsweep_probe::server::Server;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -57,13 +57,21 @@ impl PoolReader {
         })
     }
 
-    /// Read what lies in the buffers now.
-    fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    /// Read what lies in the buffers now, or in a sample of them.
+    #[pyo3(signature = (*, modulus=1, offsets=None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        modulus: usize,
+        offsets: Option<Vec<usize>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let sample = offsets.map(|offsets| Sample::new(modulus, &offsets));
         let pool = py
-            .detach(|| read(&self.server, self.version_num))
+            .detach(|| read(&self.server, self.version_num, sample.as_ref()))
             .map_err(to_python)?;
         let (buffers, begin_ns, end_ns, hand) =
             (pool.buffers, pool.begin_ns, pool.end_ns, pool.hand);
+        let (used, zero) = (pool.used, pool.zero);
         let all = columns!(
             py,
             pool,
@@ -77,6 +85,8 @@ impl PoolReader {
             dirty,
             pinned
         );
+        all.set_item("used", used)?;
+        all.set_item("zero", zero)?;
         add_moment(&all, buffers, (begin_ns, end_ns), hand)?;
         Ok(all)
     }

@@ -14,7 +14,32 @@ use crate::server::Server;
 
 const CHUNK_BUFFERS: usize = 1 << 12;
 
-/// The used buffers at one time; all vectors are parallel.
+/// Which blocks are kept: those whose number, shifted by that of their relation, is among the taken ones
+/// (python/pgsweep/evidence/sampling.py). So what is read of a pool of any size stays small.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    taken: Vec<bool>,
+}
+
+impl Sample {
+    /// Take these of each `modulus` blocks; numbers that are not below it take nothing.
+    #[must_use]
+    pub fn new(modulus: usize, offsets: &[usize]) -> Self {
+        let mut taken = vec![false; modulus.max(1)];
+        for &offset in offsets {
+            if let Some(one) = taken.get_mut(offset) {
+                *one = true;
+            }
+        }
+        Self { taken }
+    }
+
+    fn holds(&self, rel: u32, block: u32) -> bool {
+        self.taken[(u64::from(rel) + u64::from(block)) as usize % self.taken.len()]
+    }
+}
+
+/// The used buffers at one time, or a sample of them; all vectors are parallel.
 #[derive(Debug, Default, Clone)]
 pub struct Pool {
     /// Number of the buffer as pg_buffercache has it, from 1.
@@ -37,6 +62,10 @@ pub struct Pool {
     pub pinned: Vec<bool>,
     /// Number of buffers, used or not.
     pub buffers: u32,
+    /// Number of used buffers, in the sample or not.
+    pub used: u32,
+    /// Number of those with usage count 0.
+    pub zero: u32,
     /// The clock hand.
     pub hand: hand::Reading,
     /// When reading began, in nanoseconds of the monotonic clock.
@@ -45,11 +74,11 @@ pub struct Pool {
     pub end_ns: u64,
 }
 
-/// Read the pool of a server.
+/// Read the pool of a server, or a sample of its blocks.
 ///
 /// # Errors
 /// A version whose descriptors are different, or the memory cannot be read.
-pub fn read(server: &Server, version_num: u32) -> Result<Pool> {
+pub fn read(server: &Server, version_num: u32, sample: Option<&Sample>) -> Result<Pool> {
     let array = Array::of(server, version_num)?;
     let mut pool = Pool {
         buffers: array.buffers,
@@ -63,7 +92,9 @@ pub fn read(server: &Server, version_num: u32) -> Result<Pool> {
         let count = CHUNK_BUFFERS.min(array.buffers as usize - first);
         let part = &mut bytes[..count * DESCRIPTOR_BYTES];
         array.read(server, first, part)?;
-        for_each_used(part, first, |index, descriptor| pool.add(descriptor, index))?;
+        for_each_used(part, first, |index, descriptor| {
+            pool.add(descriptor, index, sample);
+        })?;
         first += count;
     }
     pool.end_ns = monotonic_ns();
@@ -87,8 +118,13 @@ pub fn descriptors(server: &Server, version_num: u32) -> Option<Descriptors> {
 }
 
 impl Pool {
-    fn add(&mut self, descriptor: Descriptor<'_>, index: usize) {
+    fn add(&mut self, descriptor: Descriptor<'_>, index: usize, sample: Option<&Sample>) {
         let relation = descriptor.relation();
+        self.used += 1;
+        self.zero += u32::from(descriptor.usage_count() == 0);
+        if sample.is_some_and(|sample| !sample.holds(relation.rel, descriptor.block())) {
+            return;
+        }
         self.frame.push(index as i32 + 1);
         self.spc.push(relation.spc);
         self.db.push(relation.db);

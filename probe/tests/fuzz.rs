@@ -485,7 +485,7 @@ fn look_at_memory(server: &Server, version_num: u32, threads: usize) -> bool {
     Hand::read(server, version_num, buffers);
     let _ = pool_buffers(server, version_num);
     pool::descriptors(server, version_num);
-    let listed = pool::read(server, version_num);
+    let listed = pool::read(server, version_num, None);
     if let Ok(pool) = &listed {
         assert!(pool.rel.len() <= buffers as usize);
         assert!(pool.usage_count.iter().all(|count| *count <= 5));

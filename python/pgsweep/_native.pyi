@@ -317,7 +317,7 @@ class TraceTables(TypedDict):
 
 @type_check_only
 class PoolTable(TypedDict):
-    """The used buffers at one moment."""
+    """The used buffers at one moment, or a sample of them."""
 
     frame: NDArray[np.int32]  # from 1, as bufferid of pg_buffercache
     spc: NDArray[np.uint32]
@@ -329,6 +329,8 @@ class PoolTable(TypedDict):
     dirty: NDArray[np.bool_]
     pinned: NDArray[np.bool_]
     buffers: int
+    used: int  # buffers that hold a page, in the sample or not
+    zero: int  # of these at usage_count 0
     begin_ns: int
     end_ns: int
     hand: tuple[int, int, int] | None  # buffer looked at next (from 0), rounds, head of the free list or -1
@@ -388,7 +390,14 @@ class PoolReader:
     def __new__(
         cls, postmaster_pid: int, version_num: int, *, start_time: int | None = None
     ) -> PoolReader: ...
-    def read(self) -> PoolTable: ...
+    def read(self, *, modulus: int = 1, offsets: Sequence[int] | None = None) -> PoolTable:
+        """Read the used buffers, or a sample of them (pgsweep.evidence.sampling).
+
+        Args:
+            modulus: at which the taken blocks repeat.
+            offsets: those whose (block + rel) modulo that is among these; None takes all.
+        """
+
     def relations(self, *, threads: int | None = None) -> PoolRelations:
         """Count the buffers by relation; the server does nothing for it.
 

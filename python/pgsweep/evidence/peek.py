@@ -139,7 +139,7 @@ class PeekView:
         self.postmaster_pid, self._start_time = local_postmaster(connection)
         with _abilities():
             self._reader = PoolReader(self.postmaster_pid, server.version_num, start_time=self._start_time)
-            self._reader.read()
+            self._read()
         self._unsettled_hands = 0
         self._began_processor = time.thread_time()
 
@@ -166,7 +166,7 @@ class PeekView:
         """
         before = used_buffers(self._connection)
         with _abilities():
-            pool = self._reader.read()
+            pool = self._read()
         after = used_buffers(self._connection)
         why = disagreement(pool, self._server, before, after)
         why = why or _unknown_names(pool, self._server, relations, databases)
@@ -183,9 +183,7 @@ class PeekView:
         Raises:
             PoolGone: the server went away.
         """
-        pool = self._look()
-        whole = self.sample.modulus == 1
-        return snapshot_of(pool, None if whole else self.sample.contains(pool["rel"], pool["block"]))
+        return snapshot_of(self._look())
 
     def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, list[str]]:
         """Return the server's share, which is that of the counters, and the sentence that states the cost."""
@@ -204,6 +202,11 @@ class PeekView:
             "own_processor_share": (time.thread_time() - self._began_processor) / max(seconds, 1e-9),
         }
 
+    def _read(self) -> PoolTable:
+        whole = self.sample.modulus == 1
+        offsets = None if whole else self.sample.offsets
+        return self._reader.read(modulus=self.sample.modulus, offsets=offsets)
+
     def _look(self) -> PoolTable:
         """Read the pool.
 
@@ -214,7 +217,7 @@ class PeekView:
         if not session_lives(self._connection):
             raise PoolGone
         try:
-            pool = self._reader.read()
+            pool = self._read()
         except (OSError, RuntimeError) as error:
             raise PoolGone from error
         self._unsettled_hands += not pool["hand_settled"]

@@ -31,7 +31,7 @@ def disagreement(
     """Return why a pool cannot be that server's; None if it can.
 
     Args:
-        pool: as it lies in the memory.
+        pool: as it lies in the memory, or a sample of it.
         server: what the session says of it.
         counted_before: used buffers as the server counts them, before the pool was read; None where it was
             not asked.
@@ -42,10 +42,11 @@ def disagreement(
             f"the pool has {format_count(pool['buffers'])} buffers there, shared_buffers is "
             f"{format_count(server.shared_buffers_blocks)}"
         )
-    found = len(pool["frame"])
+    found = pool["used"]
     if not found:
         return "not a single buffer holds a page there"
-    if pool["usage_count"].max() > MAX_USAGE_COUNT or pool["fork"].max() > _LAST_FORK:
+    counts, forks = pool["usage_count"].max(initial=0), pool["fork"].max(initial=0)
+    if counts > MAX_USAGE_COUNT or forks > _LAST_FORK:
         return "a usage count or a fork number is impossible"
     if counted_before is not None and counted_after is not None:
         slack = _SLACK_BUFFERS + _SLACK_SHARE * server.shared_buffers_blocks

@@ -13,7 +13,7 @@ and all rows pass through the executor.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -70,26 +70,20 @@ def hand_position(hand: tuple[int, ...] | None, buffers: int) -> int | None:
     return None if hand is None else hand[1] * buffers + hand[0]
 
 
-def snapshot_of(pool: PoolTable, kept: NDArray[np.bool_] | None = None) -> Snapshot:
-    """Return a snapshot of what was read from the server's memory.
-
-    Args:
-        pool: the used buffers.
-        kept: which of them the arrays hold; all by default.
-    """
-    chosen: Any = slice(None) if kept is None else kept
+def snapshot_of(pool: PoolTable) -> Snapshot:
+    """Return a snapshot of what was read from the server's memory."""
     return Snapshot(
-        buffer=pool["frame"][chosen],
-        spc=pool["spc"][chosen],
-        db=pool["db"][chosen],
-        rel=pool["rel"][chosen],
-        fork=pool["fork"][chosen],
-        block=pool["block"][chosen],
-        usage_count=pool["usage_count"][chosen],
-        dirty=pool["dirty"][chosen],
-        pinned=pool["pinned"][chosen],
-        used_buffers=len(pool["frame"]),
-        zero_buffers=int(np.count_nonzero(pool["usage_count"] == 0)),
+        buffer=pool["frame"],
+        spc=pool["spc"],
+        db=pool["db"],
+        rel=pool["rel"],
+        fork=pool["fork"],
+        block=pool["block"],
+        usage_count=pool["usage_count"],
+        dirty=pool["dirty"],
+        pinned=pool["pinned"],
+        used_buffers=pool["used"],
+        zero_buffers=pool["zero"],
         hand_buffers=hand_position(pool["hand"], pool["buffers"]),
     )
 
