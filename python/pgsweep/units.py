@@ -89,6 +89,11 @@ def format_minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{format_count(round(seconds / 60))} min"
 
 
+def longer_seconds(wanted_seconds: float, recorded_seconds: float) -> float:
+    """Return how long to record instead: half as long again at least, as a second more changes nothing."""
+    return max(wanted_seconds, 1.5 * recorded_seconds)
+
+
 def format_hours(seconds: float) -> str:
     """Return an estimated time as `format_minutes` does, a long one in hours: `28 s`, `3 min`, `2 h`."""
     return format_minutes(seconds) if seconds < 5970 else f"{format_count(round(seconds / 3600))} h"

@@ -32,6 +32,11 @@ from pgsweep.units import format_bytes
     "or the memory cgroup, if the evidence was recorded on the server's host]",
 )
 @click.option(
+    "--memory",
+    is_flag=True,
+    help="Show the page cache, disk reads and what more memory saves at each size, and what that rests on.",
+)
+@click.option(
     "--what-if",
     "what_if",
     multiple=True,
@@ -62,6 +67,7 @@ def command(
     evidence: Path,
     sizes: list[int] | None,
     memory_bytes: int | None,
+    memory: bool,
     what_if: tuple[str, ...],
     executor: str | None,
     fail_if: tuple[str, ...],
@@ -110,7 +116,7 @@ def command(
       pgsweep predict shop.evidence --fail-if 'verdict!=reliable' -o shop.json
     """
     settings = settings_of(ctx)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out, tables=memory)
     if not evidence.exists():
         raise UsageError(
             f"there is no evidence `{evidence}`",
