@@ -61,8 +61,8 @@ def test_report_of_evidence(tmp_path: Path) -> None:
     assert json.loads(again.stdout)["schema"] == "pgsweep.export/1"
     for wrong in ((), ("-o", "x.html"), ("--json",)):
         refused = run("report", "x.evidence", *wrong, cwd=tmp_path)
-        assert refused.returncode != 0
-        assert "`x.evidence` is evidence, not a result" in refused.stderr
+        assert refused.returncode == 2
+        assert "`x.evidence` is a folder, a result is a file" in refused.stderr
 
 
 def test_convert_of_nothing(tmp_path: Path) -> None:

@@ -43,6 +43,18 @@ from pgsweep.ui.numbers import seconds
     help="A file with a secret that browsers and Prometheus must show.",
 )
 @click.option(
+    "--base-path",
+    metavar="PATH",
+    help="The path below which a proxy shows the pages, such as /pgsweep.",
+)
+@click.option(
+    "--tls-cert",
+    type=FileName(dir_okay=False),
+    metavar="FILE",
+    help="Serve by https: the certificate with its chain, PEM. Read when it starts.",
+)
+@click.option("--tls-key", type=FileName(dir_okay=False), metavar="FILE", help="The certificate's key, PEM.")
+@click.option(
     "--interval",
     "interval_seconds",
     type=Duration(),
@@ -77,6 +89,9 @@ def command(
     listen: str | None,
     history: str | None,
     token_file: Path | None,
+    base_path: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
     interval_seconds: float | None,
     source: Literal["auto", "peek", "sql"] | None,
     grafana: bool,
@@ -113,7 +128,7 @@ def command(
 
         write_stdout(grafana_dashboard() if grafana else alert_rules())
         return
-    from pgsweep.serve.config import default_history, load_config
+    from pgsweep.serve.config import WebOptions, default_history, load_config
 
     config = load_config(
         _conninfos(ctx, targets, names, alone=config_file is None),
@@ -121,6 +136,7 @@ def command(
         listen=listen,
         history=history,
         token_file=token_file,
+        web=WebOptions(base_path=base_path, tls_cert=tls_cert, tls_key=tls_key),
         interval_seconds=interval_seconds,
         source=source,
         home=default_history(os.environ),
