@@ -200,7 +200,8 @@ def test_an_index_that_only_insertions_read_comes_last(fresh: str) -> None:
         connection.execute("CREATE INDEX grown_other ON grown (other)")
         for first in range(0, 20_000, 1000):
             connection.execute(
-                "INSERT INTO grown SELECT g, -g FROM generate_series(%s, %s) g", [first, first + 999]
+                "INSERT INTO grown SELECT g, -g FROM generate_series(%s::int, %s::int) g",
+                [first, first + 999],
             )
         connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
         connection.execute("SELECT * FROM grown WHERE id = 7")

@@ -38,7 +38,7 @@ from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.postmaster import local_postmaster
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_percent
+from pgsweep.units import format_count, format_percent
 
 if TYPE_CHECKING:
     from pgsweep._native import PoolTable
@@ -193,8 +193,9 @@ class PeekView:
     def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, str]:
         """Return the server's share, which is that of the counters, and the sentence that states the cost."""
         return counters_share, (
-            f"expected cost: {format_percent(schedule.share, 1)} of one processor here, and "
-            f"{format_percent(counters_share, 2)} of one backend's time"
+            f"expected cost: reading {format_count(self._server.shared_buffers_blocks)} buffers takes this "
+            f"process {schedule.cost_seconds * 1e3:.1f} ms; all of it {format_percent(schedule.share, 1)} of "
+            f"one processor here, and {format_percent(counters_share, 2)} of one backend's time"
         )
 
     def measured(self, seconds: float) -> dict[str, float]:
