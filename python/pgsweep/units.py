@@ -51,7 +51,7 @@ def _three_digits(value: float) -> str:
 
 def as_setting(size_bytes: int) -> str:
     """Return a size as postgresql.conf has it, in whole units: `12GB`, `1536MB`, `128kB`."""
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20)):
+    for unit, factor in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20)):
         if size_bytes >= factor and size_bytes % factor == 0:
             return f"{size_bytes // factor}{unit}"
     return f"{size_bytes // 1024}kB"

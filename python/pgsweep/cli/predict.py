@@ -11,7 +11,7 @@ from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import CONDITION_HOLDS, UsageError
 from pgsweep.plain import shell_word
-from pgsweep.units import format_bytes
+from pgsweep.units import as_setting, format_bytes
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -136,7 +136,7 @@ def command(
     conditions = [parse_word_condition(text, {"verdict": LEVELS}) for text in fail_if]
     if sizes and sizes[-1] > machine_memory_bytes():
         settings.warn(
-            f"{format_bytes(sizes[-1])} is more than this machine's memory "
+            f"{as_setting(sizes[-1])} is more than this machine's memory "
             f"({format_bytes(machine_memory_bytes())}); the prediction counts misses as if it were there"
         )
     with ConsoleProgress(settings) as shown:

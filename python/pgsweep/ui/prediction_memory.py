@@ -38,6 +38,7 @@ from pgsweep.ui.served import (
 )
 from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
+from pgsweep.units import as_setting
 
 _WHERE: Final = {"host": "the host's memory", "cgroup": "the memory cgroup's limit", "asked": "asked for"}
 _FIELDS: Final = (
@@ -220,8 +221,10 @@ def _parts_text(use: MemoryUse) -> str:
 
 def _lead(memory: MemoryPrediction) -> str:
     kind = "assumed" if memory.other_assumed else "measured"
+    asked = memory.memory_from == "asked"
+    size = as_setting(memory.memory_bytes) if asked else format_bytes(memory.memory_bytes)
     return (
-        f"Memory to share: {format_bytes(memory.memory_bytes)} ({_WHERE[memory.memory_from]}). "
+        f"Memory to share: {size} ({_WHERE[memory.memory_from]}). "
         f"{format_bytes(memory.other_bytes)} of it are neither shared memory nor cached files ({kind})."
     )
 

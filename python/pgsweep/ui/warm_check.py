@@ -29,7 +29,11 @@ def held_conditions(result: WarmCheckResult) -> list[str]:
     """Return each condition of --fail-if that holds: what is there, and what was wanted."""
     lines = []
     for text in result.conditions:
-        name, comparison, limit = (part.strip() for part in _PARTS.split(text.strip(), maxsplit=1))
+        parts = [part.strip() for part in _PARTS.split(text, maxsplit=1)]
+        if len(parts) < 3:
+            lines.append(f"{text} holds")
+            continue
+        name, comparison, limit = parts
         value = getattr(result.state, name, None)
         known = percent(value) if isinstance(value, float) else "not known"
         if comparison in ("<", "<="):
