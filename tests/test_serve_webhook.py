@@ -14,13 +14,13 @@ import msgspec
 import pytest
 
 from pgsweep.errors import UsageError
-from pgsweep.records.serve import ServeAdvised, ServeCurve
+from pgsweep.records.serve import ServeCurve
 from pgsweep.serve import webhook
 from pgsweep.serve.config import load_config
 from pgsweep.serve.run import Service
 from pgsweep.serve.webhook import Webhook, advice_changed, check_webhook
+from tests.fix_advice import planner
 from tests.fix_process import wait_until
-from tests.test_serve_advice import planner
 
 AT = "2026-05-01T09:00:00+00:00"
 
@@ -53,29 +53,25 @@ def listener(*answers: int) -> Iterator[tuple[str, list[Any]]]:
         server.server_close()
 
 
-def advised(value: str | None) -> ServeAdvised:
-    return planner(value)
-
-
 def test_only_another_advice_is_told() -> None:
-    before = advised("20GB")
+    before = planner("20GB")
     assert advice_changed("shop", before, None, AT) is None, "the first is no change"
     assert advice_changed("shop", before, before, AT) is None
     longer = msgspec.structs.replace(before, covered_seconds=9999.0, at=before.at + 60)
     assert advice_changed("shop", longer, before, AT) is None
-    event = advice_changed("shop", advised("40GB"), before, AT)
+    event = advice_changed("shop", planner("40GB"), before, AT)
     assert event is not None
     assert event.settings["effective_cache_size"] == "40GB"
     assert (event.server, event.at, event.decision) == ("shop", AT, "leave")
     assert event.text == f"shop: {event.summary}"
-    left = advice_changed("shop", advised(None), before, AT)
+    left = advice_changed("shop", planner(None), before, AT)
     assert left is not None
     assert "effective_cache_size" not in left.settings
 
 
 def test_it_is_sent_again_where_it_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhook, "PAUSES_SECONDS", (0.0, 0.05, 0.05))
-    event = advice_changed("shop", advised("40GB"), advised("20GB"), AT)
+    event = advice_changed("shop", planner("40GB"), planner("20GB"), AT)
     assert event is not None
     warned: list[str] = []
     with listener(500, 200) as (url, heard):
@@ -108,7 +104,7 @@ def test_serve_tells_it_of_another_advice(tmp_path: Path) -> None:
         service = Service(load_config([], file=file, home=tmp_path))
         service._webhook.start()  # type: ignore[union-attr]
         for value in ("20GB", "20GB", "21GB", "80GB"):
-            service._show_curve("shop", window, advised(value))
+            service._show_curve("shop", window, planner(value))
         wait_until(lambda: bool(heard))
         service._webhook.stop()  # type: ignore[union-attr]
         for held in service._held:
@@ -119,7 +115,7 @@ def test_serve_tells_it_of_another_advice(tmp_path: Path) -> None:
 
 def test_nothing_waits_for_an_address_that_does_not_answer() -> None:
     warned: list[str] = []
-    event = advice_changed("shop", advised("40GB"), advised("20GB"), AT)
+    event = advice_changed("shop", planner("40GB"), planner("20GB"), AT)
     assert event is not None
     hook = Webhook("http://127.0.0.1:9/", warned.append)
     for _ in range(65):
