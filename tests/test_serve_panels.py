@@ -116,6 +116,26 @@ def test_the_panels_in_a_browser(served: Served, browser: Any, width: int) -> No
     assert tab.elsewhere == []
 
 
+@pytest.mark.parametrize("width", [1440, 800, 390])
+def test_the_overview_hides_nothing(served: Served, browser: Any, width: int) -> None:
+    """On a phone five of eight columns lay to the right of the screen, without a sign of it."""
+    tab = Tab(browser, served, viewport={"width": width, "height": 900})
+    tab.page.goto(f"{served.address}/")
+    # Asked at once: the table is made anew with each sample.
+    cells = tab.page.evaluate(
+        """[...document.querySelectorAll('[data-server] td')].map((cell) => {
+          const box = cell.getBoundingClientRect();
+          return [cell.dataset.label, box.left, box.right, getComputedStyle(cell, '::before').content];
+        })"""
+    )
+    assert len(cells) == 7
+    for label, left, right, before in cells:
+        assert 0 <= left < right <= width, label
+        assert (label in before) == (width <= 800), "beside the value where there is no head"
+    tab.context.close()
+    assert tab.complaints == []
+
+
 def test_coarser_steps_keep_databases(tmp_path: Path) -> None:
     now = time.time()
     keep(tmp_path, now - 3 * 86_400)
