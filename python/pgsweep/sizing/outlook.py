@@ -44,6 +44,6 @@ def refusal_of(evidence: Path) -> Refusal | None:
         return None
     if verdict.level != "refused":
         return None
-    lasting = [reason for reason in verdict.reasons if reason.code in _LASTING]
-    reason = (lasting or verdict.reasons)[0]
-    return Refusal(why=reason.text, lasting=bool(lasting))
+    # The gravest comes first; those after it may be of a lower level, and refuse nothing.
+    reason = verdict.reasons[0]
+    return Refusal(why=reason.text, lasting=reason.code in _LASTING)
