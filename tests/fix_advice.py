@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from pgsweep.advice.decide import decide
 from pgsweep.advice.reads import reads_by_size
 from pgsweep.advice.shared_buffers import decide_size
 from pgsweep.advice.situation import Contents, Situation
+from pgsweep.advice.summary import summarized
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.hugepages import HugePagePool, HugePagesMethods, HugePagesResult, PageTables
 from pgsweep.records.prediction import (
@@ -22,6 +24,7 @@ from pgsweep.records.prediction import (
     Verdict,
 )
 from pgsweep.records.reasons import evidence
+from pgsweep.records.serve import ServeAdvised
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.throughput.read_costs import ASSUMED_COSTS
 
@@ -219,3 +222,30 @@ def pages(*, saved: int, status: str = "off", limit: int | None = None) -> HugeP
         binding_limit=None if limit is None else "/pod/hugetlb.2MB.max",
         binding_limit_bytes=limit,
     )
+
+
+def leaving() -> AdviceResult:
+    return advised(situation({512 * MB: 0.21, GB: 0.2, 4 * GB: 0.199}, width=0.2))
+
+
+def one(result: AdviceResult, window: int, covered: float, size: int | None) -> ServeAdvised:
+    return ServeAdvised(
+        window_seconds=window, covered_seconds=covered, at=time.time() - 60, size_bytes=size, result=result
+    )
+
+
+def planner(value: str | None, *, today: str = "4GB") -> ServeAdvised:
+    """Advice to set effective_cache_size; to leave it without a value."""
+    found = one(leaving(), 900, 600.0, GB)
+    action: Any = "leave" if value is None else "set"
+    settings = [
+        msgspec.structs.replace(
+            each, action=action, today=today, value=value, takes_effect="" if value is None else "reload"
+        )
+        if each.name == "effective_cache_size"
+        else each
+        for each in found.result.settings
+    ]
+    summary, decision = summarized(settings)
+    result = msgspec.structs.replace(found.result, settings=settings, summary=summary, decision=decision)
+    return msgspec.structs.replace(found, result=result)

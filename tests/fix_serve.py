@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -43,7 +44,8 @@ class Served:
     def __init__(self, process: Command, address: str) -> None:
         self.process = process
         self.address = address.rstrip("/")
-        self.host, _, self.port = self.address.removeprefix("http://").rpartition(":")
+        place = urlsplit(address)
+        self.host, self.port = place.hostname or "", str(place.port)
 
     def ask(
         self,

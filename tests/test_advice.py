@@ -149,8 +149,9 @@ def test_what_the_caches_hold_is_not_advised_from_a_refused_prediction() -> None
 def test_what_follows_from_a_named_memory_alone_is_advised() -> None:
     settings = {**SETTINGS, "effective_cache_size": "1024"}
     result = advised(refusing(settings=settings, memory_named=True))
-    assert (result.decision, of(result, "shared_buffers").action) == ("change", "unknown")
-    assert result.summary.startswith("Set effective_cache_size = ")
+    assert (result.decision, of(result, "shared_buffers").action) == ("unknown", "unknown")
+    assert of(result, "effective_cache_size").action == "set"
+    assert result.summary.startswith("What shared_buffers should be is not known"), "a gain, or no headline"
     assert "Leave" not in result.summary
 
 
@@ -158,7 +159,7 @@ def test_other_settings_are_advised_where_the_size_is_not_known() -> None:
     few = msgspec.structs.replace(budget_of(seen(2 * GB), 1000), connections=10)
     settings = {**SETTINGS, "max_connections": "1000"}
     result = advised(refusing(settings=settings, budget=few))
-    assert (result.decision, of(result, "shared_buffers").action) == ("change", "unknown")
+    assert (result.decision, of(result, "shared_buffers").action) == ("unknown", "unknown")
     assert result.summary.startswith("Set max_connections = ")
     assert "(a restart). What shared_buffers should be is not known, because no prediction" in result.summary
     assert "Leave" not in result.summary
@@ -306,7 +307,7 @@ def test_what_gains_no_throughput_says_what_it_is_for() -> None:
         )
     assert "page tables would take 1 GB to 2 GB more without them" in of(result, "huge_pages").reason
     rows = {row[0].text: row for row in VIEW.page(result).sections[1].rows}
-    assert rows["effective_cache_size"][3].note.startswith("it allocates nothing")
+    assert rows["effective_cache_size"][3].note.startswith("it only informs the planner")
     assert rows["effective_cache_size"][5].text == "no gain in throughput"
     unknown = of(advised(growing()), "max_connections")
     assert (unknown.action, unknown.purpose) == ("unknown", "")

@@ -1,4 +1,4 @@
-"""`pgsweep convert`: evidence written by hand, out as a trace of other simulators."""
+"""`pgsweep report` of evidence: written by hand, out as a trace of other simulators."""
 
 from __future__ import annotations
 
@@ -48,6 +48,21 @@ def test_convert(tmp_path: Path) -> None:
     assert "exists already" in again.stderr
     reported = run("convert", "x.evidence", "y.oracleGeneral", "--json", cwd=tmp_path)
     assert json.loads(reported.stdout)["schema"] == "pgsweep.export/1"
+    assert "this is now: pgsweep report x.evidence -o y.oracleGeneral" in reported.stderr
+
+
+def test_report_of_evidence(tmp_path: Path) -> None:
+    write_trace(tmp_path / "x.evidence")
+    done = run("report", "x.evidence", "-o", "x.oracleGeneral", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "accesses  6" in done.stdout
+    assert (tmp_path / "x.oracleGeneral.relations.csv").exists()
+    again = run("report", "x.evidence", "-o", "y.oracleGeneral", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["schema"] == "pgsweep.export/1"
+    for wrong in ((), ("-o", "x.html"), ("--json",)):
+        refused = run("report", "x.evidence", *wrong, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "`x.evidence` is a folder, a result is a file" in refused.stderr
 
 
 def test_convert_of_nothing(tmp_path: Path) -> None:

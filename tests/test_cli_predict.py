@@ -124,7 +124,7 @@ def test_trace_that_never_saw_a_server(trace: Path) -> None:
 def test_more_than_the_machine_has_is_warned_of(trace: Path) -> None:
     done = run("predict", str(trace), "--sizes", "1MB,4TB", "--json")
     assert done.returncode == 0, done.stderr
-    assert "warning: 4 TB is more than this machine's memory" in done.stderr
+    assert "warning: 4TB is more than this machine's memory" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -19,12 +20,16 @@ from psycopg.conninfo import conninfo_to_dict
 from pgsweep.cli.demo import _REPORT_NAME
 from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES
 from pgsweep.pg.cluster import Cluster
+from pgsweep.records.heat import HeatState
 from pgsweep.serve.board import Board
 from pgsweep.serve.config import ServeConfig
 from pgsweep.serve.metrics import exposed
+from pgsweep.ui.results import MODULES
 from pgsweep.versions import NEWEST_TESTED_MAJOR, OLDEST_MAJOR, TESTED
 from tests.fix_shop import shop_under_load
+from tools.json_reference import attributes, json_page
 from tools.reference import MANUAL, ROOT, all_commands, command_of, outdated
+from tools.same_answers import kept
 from tools.screenshots import write_png
 
 PAGES = [path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")] if path.name != "CHANGELOG.md"]
@@ -258,3 +263,25 @@ def test_a_picture_is_written_as_it_is(tmp_path: Path) -> None:
     rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), dtype=np.uint8).reshape(7, 6)
     assert not rows[:, 0].any()
     assert (palette[rows[:, 1:]] == pixels).all()
+
+
+def test_the_page_of_json_has_every_field_that_is_written() -> None:
+    """Of real results, also those of records within; the meaning is that of the docstring."""
+    page = json_page()
+    names = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    for name in ("calm-18", "load-trace", "peek-timed-16"):
+        for text in re.findall(r"^(\{$.*?^\}$)", kept(name), re.MULTILINE | re.DOTALL):
+            left: list[object] = [json.loads(text)]
+            while left:
+                one = left.pop()
+                if isinstance(one, dict):
+                    assert set(one) <= names, name
+                    left += [value for key, value in one.items() if key != "provenance"]
+                elif isinstance(one, list):
+                    left += one
+    for schema in MODULES:
+        assert f"`{schema}`" in page
+    assert "| `decision` | `change`, `leave`, `unknown` | on shared_buffers:" in page
+    assert attributes(HeatState)["worth"].startswith("the same of the blocks worth having")
+    for target in set(re.findall(r"\]\(#(\w+)\)", page)):
+        assert re.search(rf"^## {target}$", page, re.MULTILINE | re.IGNORECASE), target

@@ -9,6 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 from psycopg import sql
@@ -19,7 +20,7 @@ from pgsweep.doctor import examine
 from pgsweep.errors import ConnectionFailed
 from pgsweep.host.postmaster import Search
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records.doctor import Ability, DoctorResult
+from pgsweep.records.doctor import Ability, DoctorResult, Runnable
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
@@ -330,6 +331,24 @@ def test_it_ends_with_what_can_be_run(wheel18: Cluster) -> None:
     ):
         assert re.search(rf"(works|in part|not) +{name}\b", last), name
     assert text.count("What you can run") == 1
+
+
+def test_what_works_in_another_way_needs_no_ability(wheel18: Cluster) -> None:
+    """pg_buffercache was "needed for: cache, top" above "✓ works  cache": the memory was read instead."""
+    missing = Ability(
+        name="pg_buffercache",
+        area="server",
+        available=False,
+        why="not there",
+        enable=None,
+        needed_for=["record --source sql", "cache", "top", "warm keep"],
+    )
+    works = [Runnable(command=name, state="works", why="") for name in ("cache", "top")]
+    other = Runnable(command="warm keep", state="not", why="")
+    result = msgspec.structs.replace(
+        examine(wheel18.conninfo()), abilities=[missing], commands=[*works, other]
+    )
+    assert "needed for: record --source sql, warm keep\n" in doctor_text(result, Terminal(width=80))
 
 
 def test_without_the_host_and_without_extensions_little_can_be_run(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from pgsweep.errors import ClusterError, EvidenceError, UsageError
-from pgsweep.records.proof import ProveResult
-from pgsweep.sizing.prove import prove
+from pgsweep.records.prediction import Verdict
+from pgsweep.records.proof import Interval, ProveResult, ProveRow
+from pgsweep.sizing.prove import _verdict, prove
 from pgsweep.testbed.replay_server import ReplayServer
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import from_json, read_result, to_text
@@ -28,6 +30,25 @@ def test_the_simulator_agrees_with_a_real_server(tmp_path: Path, bindir: Path | 
     assert result.mean_abs_error is not None
     assert result.mean_abs_error < 0.02
     assert result.schema == "pgsweep.prove/1"
+
+
+def test_a_proof_that_contradicts_itself_is_not_reliable() -> None:
+    """Today's size lay outside its own interval, under "✓ reliable"."""
+    said = Verdict(level="reliable", reasons=[])
+    row = ProveRow(
+        shared_buffers_bytes=8 * MIB,
+        measured_miss_ratio=0.2,
+        simulated_miss_ratio=0.2,
+        predicted=Interval(miss_ratio=0.1, low=0.09, high=0.11),
+        accesses=1000,
+    )
+    found = _verdict(said, [row], 8 * MIB)
+    assert (found.level, found.reasons[0].code) == ("rough", "proof-outside-today")
+    assert "20.00% miss, outside the interval of 9.00% to 11.00%" in found.sentences[0]
+    inside = msgspec.structs.replace(row, measured_miss_ratio=0.1)
+    assert _verdict(said, [inside], 8 * MIB) == said
+    assert _verdict(said, [msgspec.structs.replace(row, comparable=False)], 8 * MIB) == said
+    assert _verdict(said, [row], 4 * MIB) == said, "another size has its own interval"
 
 
 def test_a_part_of_the_trace_on_an_older_servers_count(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import msgspec
 import psycopg
 import pytest
 
-from pgsweep.advice.summary import summarized
 from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.advice import AdviceResult
@@ -29,17 +28,7 @@ from pgsweep.serve.run import Service
 from pgsweep.serve.steady import steadied
 from pgsweep.serve.verification import last_change, seen_change
 from pgsweep.serve.web.pages import render
-from tests.fix_advice import GB, MB, advised, growing, refusing, situation
-
-
-def leaving() -> AdviceResult:
-    return advised(situation({512 * MB: 0.21, GB: 0.2, 4 * GB: 0.199}, width=0.2))
-
-
-def one(result: AdviceResult, window: int, covered: float, size: int | None) -> ServeAdvised:
-    return ServeAdvised(
-        window_seconds=window, covered_seconds=covered, at=time.time() - 60, size_bytes=size, result=result
-    )
+from tests.fix_advice import GB, MB, advised, growing, leaving, one, planner, refusing, situation
 
 
 def refused(found: ServeAdvised) -> ServeAdvised:
@@ -246,39 +235,26 @@ def test_the_evidence_shows_a_change_too(tmp_path: Path) -> None:
     assert change == ServeChange(at=1001.0, before_bytes=64 * MB, after_bytes=256 * MB)
 
 
-def planner(value: str | None, *, today: str = "4GB") -> ServeAdvised:
-    """Advice to set effective_cache_size; to leave it without a value."""
-    found = one(leaving(), 900, 600.0, GB)
-    action: Any = "leave" if value is None else "set"
-    settings = [
-        msgspec.structs.replace(
-            each, action=action, today=today, value=value, takes_effect="" if value is None else "reload"
-        )
-        if each.name == "effective_cache_size"
-        else each
-        for each in found.result.settings
-    ]
-    summary, decision = summarized(settings)
-    result = msgspec.structs.replace(found.result, settings=settings, summary=summary, decision=decision)
-    return msgspec.structs.replace(found, result=result)
-
-
 def test_a_setting_without_a_gain_keeps_the_value_that_was_advised() -> None:
     """What is free for the page cache comes and goes by gigabytes: 3 GB an hour were no news."""
     shown = planner("20GB")
     for value in ("23GB", "17GB", "26GB", "15GB"):
         shown = steadied(planner(value), shown)
         [setting] = [each for each in shown.result.settings if each.name == "effective_cache_size"]
-        assert (setting.value, shown.result.decision) == ("20GB", "change")
-        assert "effective_cache_size = 20GB" in shown.result.summary
-        assert value not in shown.result.summary
-    assert "effective_cache_size = 40GB" in steadied(planner("40GB"), shown).result.summary
+        assert (setting.value, shown.result.decision) == ("20GB", "leave")
+        assert "effective_cache_size" not in shown.result.summary, "what gains nothing is no headline"
+
+    def advised_for_planner(found: ServeAdvised) -> tuple[str, str | None]:
+        [setting] = [each for each in found.result.settings if each.name == "effective_cache_size"]
+        return setting.action, setting.value
+
+    assert advised_for_planner(steadied(planner("40GB"), shown)) == ("set", "40GB")
     left = planner(None)
-    assert left.result.decision == "leave"
-    assert steadied(planner("7GB"), left).result.decision == "leave"
+    assert advised_for_planner(left) == ("leave", None)
+    assert advised_for_planner(steadied(planner("7GB"), left)) == ("leave", None)
     assert steadied(planner("7GB"), left).result.summary == left.result.summary
-    assert steadied(planner("9GB"), left).result.decision == "change"
-    assert steadied(planner(None), shown).result.decision == "leave", "to leave it is no news to wait with"
+    assert advised_for_planner(steadied(planner("9GB"), left)) == ("set", "9GB")
+    assert advised_for_planner(steadied(planner(None), shown)) == ("leave", None), "no news to wait with"
     other = planner("23GB", today="8GB")
     assert steadied(other, shown) == other, "it was set meanwhile"
     assert steadied(other, None) == other

@@ -50,6 +50,7 @@ def test_text_json_and_page_begin_with_server_version_and_time(
     if files:
         line = (tmp_path / "r.txt").read_text().splitlines()[0]
         assert line.startswith(f"PostgreSQL {subject['server_version']} at {place}; ")
+        assert "; checked at 2" in line, "nothing was recorded"
         assert line in (tmp_path / "r.html").read_text()
     else:
         assert (

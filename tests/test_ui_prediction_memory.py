@@ -21,6 +21,7 @@ from pgsweep.records.prediction import (
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.prediction import VIEW
 from pgsweep.ui.terminal import Terminal
+from pgsweep.units import format_bytes
 from tests.fix_cli import run
 from tests.fix_results import MB, predict_result
 
@@ -142,7 +143,7 @@ def budgeted(result: PredictResult) -> PredictResult:
 
 def test_each_prediction_has_its_interval_where_there_is_room(budgeted: PredictResult) -> None:
     wide = VIEW.text(budgeted, Terminal(width=120, interactive=True))
-    for words in ("88.00 to 92.00%", "0 to 17 MB", "2 250 to 3 000", "-2.88 to 0.64", "0.225 to 0.3"):
+    for words in ("88.00 to 92.00%", "0 to 17 MB", "2 250 to 3 000", "-2 880 to 640", "225 to 300"):
         assert words in wide
     assert max(map(len, wide.splitlines())) <= 120
     narrow = VIEW.text(budgeted, Terminal(width=80, interactive=True))
@@ -150,7 +151,7 @@ def test_each_prediction_has_its_interval_where_there_is_room(budgeted: PredictR
     # Intervals give way before what they belong to, and those of what decides stay.
     assert "90.00%" in narrow
     assert "88.00 to 92.00%" not in narrow
-    for words in ("2 250 to 3 000", "-1.07", "-2.88 to 0.64", "1.25 x", "1.10 to 1.40"):
+    for words in ("2 250 to 3 000", "-1 070", "-2 880 to 640", "1.25 x", "1.10 to 1.40"):
         assert words in narrow
     assert "220 µs (measured), a copy from the page cache 2 µs (assumed)" in " ".join(narrow.split())
 
@@ -172,8 +173,8 @@ def test_the_budget_is_broken_down(budgeted: PredictResult) -> None:
 
 def test_page_and_rows_have_what_a_gigabyte_saves(budgeted: PredictResult) -> None:
     section = VIEW.page(budgeted).sections[2]
-    at = section.head.index("seconds of waiting saved per second and added GB")
-    assert [(row[at].text, row[at].note) for row in section.rows] == [("-1.07", "-2.88 to 0.64"), ("", "")]
+    at = section.head.index("milliseconds of waiting saved per second and added GB")
+    assert [(row[at].text, row[at].note) for row in section.rows] == [("-1 070", "-2 880 to 640"), ("", "")]
     assert all(len(row) == len(section.head) for row in section.rows)
     rows = VIEW.rows(budgeted)
     first = dict(zip(rows.head, rows.lines[0], strict=True))
@@ -222,3 +223,34 @@ def test_a_refused_prediction_says_nothing_of_the_disk(tmp_path: Path) -> None:
     folder = next(path.parent for path in tmp_path.rglob("meta.json"))
     refused = predict(folder, memory_bytes=GB)
     assert (refused.verdict.level, refused.points, refused.memory) == ("refused", [], None)
+
+
+def test_without_the_tables_there_is_the_decision_and_a_line(budgeted: PredictResult) -> None:
+    short = VIEW.text(budgeted, Terminal(width=100, tables=False))
+    whole = VIEW.text(budgeted, Terminal(width=100))
+    assert len(short.splitlines()) < len(whole.splitlines()) - 15
+    assert "of shared_buffers instead of" in short or "No certain change" in short
+    [line] = [line for line in short.splitlines() if line.startswith("Page cache: ")]
+    assert line.endswith("disk reads/s. More: --memory")
+    assert "misses found in" not in short
+    assert "misses found in" in whole
+
+
+def test_sizes_that_hold_the_whole_database_are_one_row(budgeted: PredictResult) -> None:
+    today = budgeted.observed.shared_buffers_bytes
+    first = budgeted.points[0]
+    sizes = [today * factor for factor in (1, 2, 4, 8, 16)]
+    points = [
+        msgspec.structs.replace(first, shared_buffers_bytes=size, miss_ratio=ratio, low=ratio, high=ratio)
+        for size, ratio in zip(sizes, (0.25, 0.1, 0.01, 0.01, 0.01), strict=True)
+    ]
+    found = msgspec.structs.replace(budgeted, points=points, memory=None)
+    text = VIEW.text(found, Terminal(width=100))
+    assert text.count("1.00 to 1.00%") == 1
+    assert f"{format_bytes(sizes[2])} to {format_bytes(sizes[4])}" in text
+    # Today's size keeps its own row, and one size is no range.
+    flat = [msgspec.structs.replace(point, miss_ratio=0.01, low=0.01, high=0.01) for point in points[:2]]
+    assert (
+        VIEW.text(msgspec.structs.replace(found, points=flat), Terminal(width=100)).count("1.00 to 1.00%")
+        == 2
+    )

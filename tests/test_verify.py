@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,15 +22,17 @@ from msgspec import structs
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
 from pgsweep.pg.cluster import Cluster
+from pgsweep.progress import NullListener
 from pgsweep.records.prediction import MemoryPrediction, PredictResult, Throughput, ThroughputPoint
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
 from pgsweep.sizing.comparable import filling, just_filled
+from pgsweep.sizing.full_pool import wait_until_full
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.totals import Totals
-from pgsweep.sizing.verify import _within_together, miss_error, verify
+from pgsweep.sizing.verify import _each, _within_together, miss_error, verify
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
@@ -66,6 +69,14 @@ def blocks_read(cluster: Cluster) -> int:
     return int(row[0])
 
 
+def in_use(cluster: Cluster) -> float:
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        text = "SELECT count(relfilenode)::float8 / count(*) FROM pg_buffercache"
+        row = connection.execute(text).fetchone()
+    assert row is not None
+    return float(row[0])
+
+
 def reset_statistics(cluster: Cluster) -> None:
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         connection.execute("SELECT pg_stat_reset()")
@@ -99,6 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             begin = blocks_read(cluster)
             # Three times what the pool holds.
             wait_until(lambda: blocks_read(cluster) - begin > 3 * 32 * MB // 8192, 120)
+            wait_until(lambda: in_use(cluster) > 0.99, 120)
             record(cluster, "after.evidence", 10)
             # A reset half way: with the last value less the first one nothing would have happened.
             reset = WhenRecording(lambda: reset_statistics(cluster), after_seconds=3)
@@ -197,6 +209,55 @@ def test_a_reset_of_the_statistics_is_no_other_load(folder: Path) -> None:
     assert any("what the server counted shortly before" in reason for reason in result["reasons"])
     halves = [load_of(Observation(Evidence.open(folder / f"{name}.evidence"))) for name in ("after", "reset")]
     assert halves[1].transactions_per_second == pytest.approx(halves[0].transactions_per_second, rel=0.5)
+
+
+def test_each_value_has_a_verdict_and_an_unfilled_pool_none(folder: Path, tmp_path: Path) -> None:
+    settled = verify(folder / "before.evidence", folder / "after.evidence")
+    assert {one.verdict for one in settled.values} <= {"as predicted", "not as predicted"}
+    assert settled.values
+    half = Path(shutil.copytree(folder / "after.evidence", tmp_path / "half.evidence"))
+    for part in (half / "snapshot_times").glob("*.parquet"):
+        table = pq.read_table(part)
+        at = table.schema.get_field_index("used_frames")
+        used = pa.array([int(n) // 2 for n in table["used_frames"].to_pylist()], table.schema.field(at).type)
+        pq.write_table(table.set_column(at, table.schema.field(at), used), part, write_page_checksum=True)
+    result = verify(folder / "before.evidence", half)
+    assert result.verdict == "not known"
+    assert [one.verdict for one in result.values] == ["not known"] * len(settled.values)
+    assert "the pool was not full after the change (50% of 32 MB)" in result.reasons[0]
+    shown = VIEW.text(result, Terminal(width=100, unicode=False)).splitlines()
+    assert sum(line.endswith("not known") for line in shown) == len(result.values)
+
+
+def test_the_pool_is_looked_at_before_it_is_recorded() -> None:
+    """A pool that fills is waited for; one that no longer grows holds all that is used."""
+
+    class Notes(NullListener):
+        def __init__(self) -> None:
+            self.notes: list[str] = []
+
+        def note(self, text: str) -> None:
+            self.notes.append(text)
+
+    stop = threading.Event()
+    with Cluster.create(None, {"shared_buffers": "16MB"}) as cluster:
+        bare = wait_until_full(cluster.conninfo(), progress=Notes(), stop=stop)
+        assert bare is None, "without pg_buffercache nothing is seen"
+        cluster.create_extensions("postgres", "pg_buffercache")
+        idle = Notes()
+        share = wait_until_full(cluster.conninfo(), progress=idle, stop=stop)
+        assert share is not None
+        assert share < 0.98
+        assert [one.split(")")[-1] for one in idle.notes][-1] == " and no longer fills: recorded as it is"
+        fill = [str(cluster.bindir / "pgbench"), "-i", "-q", "-s", "3", cluster.conninfo()]
+        subprocess.run(fill, check=True, capture_output=True)
+        cluster.restart({"shared_buffers": "24MB"})
+        with pgbench(cluster, *point_reads(1000, 3)):
+            busy = Notes()
+            share = wait_until_full(cluster.conninfo(), progress=busy, stop=stop)
+        assert share is not None
+        assert share >= 0.98
+        assert not any("recorded as it is" in one for one in busy.notes)
 
 
 def test_serve_verifies_by_its_own_pieces(
@@ -377,6 +438,21 @@ def test_a_page_cache_that_is_filling_is_no_wrong_prediction() -> None:
     assert filling(full, empty, [fewer]) is None
     assert filling(full, empty, [alike]) is None
     assert filling(full, EvidenceMeta(source="trace"), [value]) is None
+
+
+def test_a_cold_page_cache_leaves_the_misses_a_verdict() -> None:
+    """What depends on the page cache is not known then; the pool has nothing to do with it."""
+    names = ("miss ratio of the pool", "read from disk", "throughput")
+    values = [
+        VerifiedValue(name=name, unit="ratio", before=None, predicted=1.0, low=0.9, high=1.1, measured=2.0,
+                      measured_error=0.0, within=False) for name in names
+    ]  # fmt: skip
+    judged, why = _each(values, values, "the page cache was filling", None)
+    assert [one.verdict for one in judged] == ["not as predicted", "not known", "not known"]
+    assert why == ["the page cache was filling"]
+    judged, why = _each(values, values[:1], None, "just filled")
+    assert [one.verdict for one in judged] == ["not known", "as predicted", "as predicted"]
+    assert why == ["just filled"]
 
 
 def test_the_verdict_is_that_of_all_values_together() -> None:

@@ -193,6 +193,43 @@ def test_the_hottest_come_first_and_the_unread_last(fresh: str) -> None:
     assert "never read" in result.relations[-1].why
 
 
+def test_an_index_that_only_insertions_read_comes_last(fresh: str) -> None:
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        connection.execute("CREATE TABLE grown (id int, other int)")
+        connection.execute("CREATE INDEX grown_id ON grown (id)")
+        connection.execute("CREATE INDEX grown_other ON grown (other)")
+        for first in range(0, 20_000, 1000):
+            connection.execute(
+                "INSERT INTO grown SELECT g, -g FROM generate_series(%s::int, %s::int) g",
+                [first, first + 999],
+            )
+        connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        connection.execute("SELECT * FROM grown WHERE id = 7")
+    wait_until(lambda: counted(fresh, "grown_id")[1] > 0 and counted(fresh, "grown_other")[0] > 20_000)
+    result = planned(fresh, "grown")
+    assert names(result)[0] == "grown_id"
+    last = result.relations[-1]
+    assert (last.relation, last.heat) == ("grown_other", 0.0)
+    assert "never used by a query since statistics began, so last" in last.why
+
+
+def test_without_statistics_no_order_is_claimed(fresh: str) -> None:
+    """A fresh standby counts what our own sessions read of its catalogs, and nothing else."""
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        connection.execute("SELECT pg_stat_reset()")
+        oids = connection.execute(
+            "SELECT oid::int8 FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+        )
+        for oid in oids.fetchall():
+            connection.execute("SELECT pg_stat_reset_single_table_counters(%s::oid)", oid)
+        connection.execute("SELECT count(*) FROM pg_attribute")
+    wait_until(lambda: counted(fresh, "orders")[0] == 0 and counted(fresh, "pg_attribute")[0] > 0)
+    result = planned(fresh)
+    assert {row.heat for row in result.relations} == {None}
+    assert not any("so last" in row.why for row in result.relations)
+    assert "arbitrary: nothing was counted yet" in warm_text(result, Terminal(0, False))
+
+
 def test_indexes_nobody_has_used_yet_are_as_hot_as_their_table(fresh: str) -> None:
     with psycopg.connect(fresh, autocommit=True) as connection:
         connection.execute("CREATE TABLE loaded AS SELECT g, -g AS other FROM generate_series(1, 9000) g")

@@ -1,4 +1,4 @@
-"""Write what is made from the program: docs/reference/cli.md, docs/reference/verdict.md and the manual pages.
+"""Write what is made from the program: cli.md, verdict.md, json.md in docs/reference, and the manual pages.
 
 `make docs` runs it; tests/test_docs.py fails where the files differ from the program.
 """
@@ -19,10 +19,12 @@ from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES, overview_text
 from pgsweep.records.reasons import CODES
 from pgsweep.sizing.verdict import TABLE
 from pgsweep.units import format_plain
+from tools.json_reference import json_page
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference" / "cli.md"
 VERDICT = ROOT / "docs" / "reference" / "verdict.md"
+JSON = ROOT / "docs" / "reference" / "json.md"
 MANUAL = ROOT / "docs" / "manual" / "data" / "share" / "man" / "man1"
 """The wheel installs what is below docs/manual (pyproject.toml, tool.maturin)."""
 
@@ -178,7 +180,7 @@ def manual() -> dict[str, str]:
 
 def outdated() -> list[Path]:
     """Return the files that differ from what they would be made as, and make them so."""
-    wanted = {REFERENCE: reference(), VERDICT: verdict_page()} | {
+    wanted = {REFERENCE: reference(), VERDICT: verdict_page(), JSON: json_page()} | {
         MANUAL / name: text for name, text in manual().items()
     }
     differ = []

@@ -51,7 +51,7 @@ def _three_digits(value: float) -> str:
 
 def as_setting(size_bytes: int) -> str:
     """Return a size as postgresql.conf has it, in whole units: `12GB`, `1536MB`, `128kB`."""
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20)):
+    for unit, factor in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20)):
         if size_bytes >= factor and size_bytes % factor == 0:
             return f"{size_bytes // factor}{unit}"
     return f"{size_bytes // 1024}kB"
@@ -87,6 +87,11 @@ def format_percent(ratio: float, digits: int = 0, *, sign: bool = False) -> str:
 def format_minutes(seconds: float) -> str:
     """Return an estimated time, no finer than it is known: `28 s`, `3 min`."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{format_count(round(seconds / 60))} min"
+
+
+def longer_seconds(wanted_seconds: float, recorded_seconds: float) -> float:
+    """Return how long to record instead: half as long again at least, as a second more changes nothing."""
+    return max(wanted_seconds, 1.5 * recorded_seconds)
 
 
 def format_hours(seconds: float) -> str:

@@ -67,7 +67,10 @@ def to_apply(result: AdviceResult) -> dict[str, str]:
         why = "the advice is to leave the server's settings as they are"
         if result.decision == "unknown":
             why = "what shared_buffers should be is not known"
-        raise UsageError(f"there is nothing to apply: {why}", hint="see the reasons: pgsweep advise EVIDENCE")
+        raise UsageError(
+            f"there is nothing to apply: {why}",
+            hint=f"see the reasons: pgsweep advise {shell_word(result.evidence)}",
+        )
     limit = next((one for one in result.settings if one.where == "cgroup" and one.action == "set"), None)
     if limit is not None:
         raise UsageError(

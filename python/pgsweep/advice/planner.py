@@ -15,7 +15,7 @@ from pgsweep.records.advice import AdvisedSetting
 from pgsweep.units import BLOCK_BYTES, as_setting, format_bytes
 
 _NEAR: Final = 1.5
-_PURPOSE: Final = "it allocates nothing; it is what the planner takes both caches to hold"
+_PURPOSE: Final = "it only informs the planner"
 
 
 def advise_planner(situation: Situation, size_bytes: int) -> AdvisedSetting:

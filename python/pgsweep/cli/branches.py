@@ -53,9 +53,10 @@ class Branching(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, then the branches with one line of each."""
         super().format_options(ctx, formatter)
-        if self.branches:
+        shown = [(name, branch) for name in self.branches if not (branch := self.branch(name)).hidden]
+        if shown:
             with formatter.section("Subcommands"):
-                formatter.write_dl([(n, self.branch(n).get_short_help_str(limit=200)) for n in self.branches])
+                formatter.write_dl([(name, one.get_short_help_str(limit=200)) for name, one in shown])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the branches that begin like this, then what any command completes."""

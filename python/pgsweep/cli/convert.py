@@ -1,4 +1,4 @@
-"""`pgsweep convert`: a recorded trace in the format of other cache simulators."""
+"""`pgsweep convert`: the former name of `pgsweep report EVIDENCE -o OUTPUT.oracleGeneral`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
-from pgsweep.cli.output import check_writable, write_stdout
-from pgsweep.cli.progress import ConsoleProgress
-from pgsweep.errors import UsageError
+from pgsweep.cli.report import export
+from pgsweep.plain import shell_words
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -19,31 +18,16 @@ from pgsweep.errors import UsageError
 @common_options
 @click.pass_context
 def command(ctx: click.Context, /, *, evidence: Path, output: Path, as_json: bool) -> None:
-    r"""Write a recorded trace in libCacheSim's oracleGeneral format.
+    r"""Write a recorded trace in libCacheSim's oracleGeneral format: now part of `report`.
 
-    Every page access of the evidence becomes one record of 24 bytes. OUTPUT.relations.csv beside it names
-    the relation and the block of each object. What the format has no room for (the pool when the trace
-    began, sizes of relations, rings) goes into the folder OUTPUT.start. With both beside the trace,
-    `pgsweep predict` gives the same result as from the evidence; without them, it starts from an empty
-    pool. The other way needs no conversion: `pgsweep predict` reads such files as they are, also compressed
-    with Zstandard (.zst).
+    It does what `pgsweep report EVIDENCE -o OUTPUT.oracleGeneral` does.
 
     \b
     Examples:
-      pgsweep convert shop.evidence shop.oracleGeneral
-      pgsweep predict shop.oracleGeneral --sizes 64MB,256MB,1GB
+      pgsweep report shop.evidence -o shop.oracleGeneral
     """
     settings = settings_of(ctx)
-    if not evidence.exists():
-        raise UsageError(
-            f"there is no evidence `{evidence}`",
-            hint="record some: `pgsweep record --source trace -o NAME.evidence`",
-        )
-    check_writable(output)
-    from pgsweep.evidence.oracle_export import export_oracle_general
-    from pgsweep.ui.record import export_text
-    from pgsweep.ui.results import plain, to_json
-
-    with ConsoleProgress(settings) as shown:
-        result = export_oracle_general(evidence, output, progress=shown)
-    write_stdout(to_json(result) if as_json else export_text(plain(result), settings.terminal()))
+    settings.say(
+        f"this is now: pgsweep report {shell_words([str(evidence)])} -o {shell_words([str(output)])}"
+    )
+    export(settings, evidence, output, as_json=as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,8 +57,12 @@ class Output:
         html: Path | None = None,
         out: tuple[Path, ...] = (),
         text: bool = True,
+        tables: bool = True,
     ) -> None:
         """Take the options; `text` says whether stdout gets the text where neither JSON nor CSV goes there.
+
+        Args:
+            tables: whether that text has all tables; a file always has.
 
         Raises:
             UsageError: they contradict each other, a suffix says nothing, or a place cannot be written.
@@ -68,6 +73,7 @@ class Output:
                 hint="write one of them to a file: `--json -o result.csv`",
             )
         self._settings = settings
+        self._tables = tables
         self._stdout = "json" if as_json else "csv" if as_csv else "text" if text else ""
         self._files: list[tuple[Path, str]] = [(html, "html")] if html is not None else []
         for path in out:
@@ -126,7 +132,8 @@ class Output:
         from pgsweep.ui.results import to_text
         from pgsweep.ui.terminal import Terminal
 
-        return to_text(result, Terminal(width=100) if to_file else self._settings.terminal())
+        terminal = Terminal(width=100) if to_file else self._settings.terminal()
+        return to_text(result, terminal if to_file else replace(terminal, tables=self._tables))
 
 
 def write_stdout(text: str, *, data: bool = False) -> None:

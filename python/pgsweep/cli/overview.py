@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """One subcommand: its module in pgsweep.cli (attribute `command`), its group, one line of help."""
+    """One subcommand: its module in pgsweep.cli (attribute `command`), its group, one line of help.
+
+    What has no group is not on the first page of help.
+    """
 
     module: str
     group: str
@@ -71,10 +74,12 @@ COMMANDS: dict[str, Entry] = {
     "lab": Entry(
         "lab.group", "Experiments", "Run published experiments again, and grids of settings of your own"
     ),
-    "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
+    "convert": Entry(
+        "convert", "", "Write a recorded trace in libCacheSim's oracleGeneral format: now part of `report`"
+    ),
     "report": Entry("report", "Files", "Write any result as one offline HTML file"),
     "mcp": Entry("mcp", "Shell", "Answer an assistant's questions about servers, over stdin and stdout"),
-    "completion": Entry("completion", "Shell", "Print the completion script for bash, zsh or fish"),
+    "completion": Entry("completion", "", "Print the completion script for bash, zsh or fish"),
 }
 
 EXAMPLES: tuple[tuple[str, str], ...] = (
@@ -108,9 +113,9 @@ _PURPOSE = (
 def overview_text(*, short: bool = False) -> str:
     """Return the page: five examples when short, else the commands, common options and exit codes too."""
     parts = [_PURPOSE, USAGE + "\n"]
-    width = max(len(name) for name in COMMANDS)
+    width = max(len(name) for name, entry in COMMANDS.items() if entry.group)
     if not short:
-        for group in dict.fromkeys(entry.group for entry in COMMANDS.values()):
+        for group in dict.fromkeys(entry.group for entry in COMMANDS.values() if entry.group):
             lines = [f"{group}:"]
             lines += [f"  {name:<{width}}  {e.summary}" for name, e in COMMANDS.items() if e.group == group]
             parts.append("\n".join(lines) + "\n")

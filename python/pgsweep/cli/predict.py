@@ -11,7 +11,7 @@ from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import CONDITION_HOLDS, UsageError
 from pgsweep.plain import shell_word
-from pgsweep.units import format_bytes
+from pgsweep.units import as_setting, format_bytes
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -30,6 +30,11 @@ from pgsweep.units import format_bytes
     metavar="SIZE",
     help="Memory that the pool and the page cache share, to predict disk reads.  [default: that of the host "
     "or the memory cgroup, if the evidence was recorded on the server's host]",
+)
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Show the page cache, disk reads and what more memory saves at each size, and what that rests on.",
 )
 @click.option(
     "--what-if",
@@ -62,6 +67,7 @@ def command(
     evidence: Path,
     sizes: list[int] | None,
     memory_bytes: int | None,
+    memory: bool,
     what_if: tuple[str, ...],
     executor: str | None,
     fail_if: tuple[str, ...],
@@ -110,7 +116,7 @@ def command(
       pgsweep predict shop.evidence --fail-if 'verdict!=reliable' -o shop.json
     """
     settings = settings_of(ctx)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out, tables=memory)
     if not evidence.exists():
         raise UsageError(
             f"there is no evidence `{evidence}`",
@@ -130,7 +136,7 @@ def command(
     conditions = [parse_word_condition(text, {"verdict": LEVELS}) for text in fail_if]
     if sizes and sizes[-1] > machine_memory_bytes():
         settings.warn(
-            f"{format_bytes(sizes[-1])} is more than this machine's memory "
+            f"{as_setting(sizes[-1])} is more than this machine's memory "
             f"({format_bytes(machine_memory_bytes())}); the prediction counts misses as if it were there"
         )
     with ConsoleProgress(settings) as shown:

@@ -105,7 +105,8 @@ def command(
 
     The server is only read: the session is read-only and has timeouts, a trace's probes end with this
     process. The expected cost is shown before recording begins. Ctrl-C ends the recording early and keeps
-    what was gathered.
+    what was gathered. Without --for it ends when a prediction is possible, or as soon as what it sees shows
+    that none will be.
 
     DBNAME and the connection options mean what they mean for psql; DBNAME may be a conninfo string or a URI,
     and what is not given comes from libpq's environment variables, service and password files.
@@ -133,6 +134,7 @@ def command(
         out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
     check_evidence_path(out)
     from pgsweep.evidence.record import plan_record, record
+    from pgsweep.sizing.outlook import refusal_of
 
     if dry_run:
         plan = target.use(lambda conninfo: plan_record(conninfo, out, source=source, time_reads=time_reads))
@@ -154,6 +156,7 @@ def command(
                 time_reads=time_reads,
                 progress=shown,
                 stop=stop,
+                judge=refusal_of,
             )
         )
     show_recording(settings, result, as_json=as_json)

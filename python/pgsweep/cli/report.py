@@ -8,8 +8,12 @@ from pathlib import Path
 import click
 
 from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
-from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.output import Output, check_writable, output_options, write_stdout
+from pgsweep.cli.progress import ConsoleProgress
+from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
+
+_TRACE = ".oraclegeneral"
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -41,12 +45,19 @@ def command(
     within; `-` reads from stdin. Without an option for the output, a JSON file becomes an HTML report beside
     it, and an HTML report is shown as text. A file that ends in .svg gets the figures alone.
 
+    Of evidence with a trace, a file that ends in .oracleGeneral gets every page access, for libCacheSim and
+    other simulators. FILE.relations.csv beside it names the relation and the block of each object, and the
+    folder FILE.start holds what the format has no room for: the pool when the trace began, sizes of
+    relations, rings. With both, `pgsweep predict` gives the same result as from the evidence; it reads such
+    files of others too, also compressed with Zstandard (.zst).
+
     \b
     Examples:
       pgsweep report demo.json
       pgsweep report demo.json -o slides/demo.html
       pgsweep report --from demo.html --csv
       pgsweep report lab.json -o lab.svg
+      pgsweep report shop.evidence -o shop.oracleGeneral
     """
     from pgsweep.regular import read_bounded
     from pgsweep.ui.results import MOST_BYTES, from_json, makers, read_result
@@ -60,6 +71,9 @@ def command(
         )
     path = result if result is not None else source
     assert path is not None
+    if path.is_dir() and html is None and [one.suffix.lower() for one in out] == [_TRACE]:
+        export(settings, path, out[0], as_json=as_json)
+        return
     asked = as_json or as_csv or html is not None or bool(out)
     if not asked and path.suffix == ".json":
         html = path.with_suffix(".html")
@@ -72,3 +86,25 @@ def command(
         else read_result(path)
     )
     output.write(record)
+
+
+def export(settings: Settings, evidence: Path, output: Path, *, as_json: bool) -> None:
+    """Write the accesses of a trace in the oracleGeneral format, and say on stdout what was written.
+
+    Raises:
+        UsageError: there is no such evidence, or the file cannot be written.
+        EvidenceError: it holds no accesses, or there are files of these names already.
+    """
+    if not evidence.exists():
+        raise UsageError(
+            f"there is no evidence `{evidence}`",
+            hint="record some: `pgsweep record --source trace -o NAME.evidence`",
+        )
+    check_writable(output)
+    from pgsweep.evidence.oracle_export import export_oracle_general
+    from pgsweep.ui.record import export_text
+    from pgsweep.ui.results import plain, to_json
+
+    with ConsoleProgress(settings) as shown:
+        result = export_oracle_general(evidence, output, progress=shown)
+    write_stdout(to_json(result) if as_json else export_text(plain(result), settings.terminal()))

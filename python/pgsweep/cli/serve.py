@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from pgsweep.cli.common import HELP_NAMES, Duration, FileName, common_options, settings_of
 from pgsweep.cli.connection import Target, place_flags
 from pgsweep.cli.output import write_stdout
+from pgsweep.cli.settings import Settings
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.ui.numbers import seconds
+
+if TYPE_CHECKING:
+    from pgsweep.serve.config import ServeConfig
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -43,6 +48,18 @@ from pgsweep.ui.numbers import seconds
     help="A file with a secret that browsers and Prometheus must show.",
 )
 @click.option(
+    "--base-path",
+    metavar="PATH",
+    help="The path below which a proxy shows the pages, such as /pgsweep.",
+)
+@click.option(
+    "--tls-cert",
+    type=FileName(dir_okay=False),
+    metavar="FILE",
+    help="Serve by https: the certificate with its chain, PEM. Read when it starts.",
+)
+@click.option("--tls-key", type=FileName(dir_okay=False), metavar="FILE", help="The certificate's key, PEM.")
+@click.option(
     "--interval",
     "interval_seconds",
     type=Duration(),
@@ -55,6 +72,11 @@ from pgsweep.ui.numbers import seconds
     type=click.Choice(["auto", "peek", "sql"]),
     help="How pools are read. peek: from the server's memory, at no cost to the server; on its host only, as "
     "its user or root. sql: by pg_buffercache; works on any server.  [default: auto]",
+)
+@click.option(
+    "--demo",
+    is_flag=True,
+    help="Serve a private server under a load, which is removed at the end: nothing of yours is needed.",
 )
 @click.option("--grafana", is_flag=True, help="Print a dashboard for Grafana, and end.")
 @click.option("--alerts", is_flag=True, help="Print alerting rules for Prometheus, and end.")
@@ -77,8 +99,12 @@ def command(
     listen: str | None,
     history: str | None,
     token_file: Path | None,
+    base_path: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
     interval_seconds: float | None,
     source: Literal["auto", "peek", "sql"] | None,
+    demo: bool,
     grafana: bool,
     alerts: bool,
     export: Path | None,
@@ -98,6 +124,7 @@ def command(
 
     \b
     Examples:
+      pgsweep serve --demo
       pgsweep serve shop
       pgsweep serve -h db1 -U monitor shop billing
       pgsweep serve service=shop service=billing --history /var/lib/pgsweep
@@ -113,7 +140,10 @@ def command(
 
         write_stdout(grafana_dashboard() if grafana else alert_rules())
         return
-    from pgsweep.serve.config import default_history, load_config
+    if demo:
+        _demo(ctx, settings, [bool(targets), config_file, history, export, *_given(ctx, names)])
+        return
+    from pgsweep.serve.config import WebOptions, default_history, load_config
 
     config = load_config(
         _conninfos(ctx, targets, names, alone=config_file is None),
@@ -121,6 +151,7 @@ def command(
         listen=listen,
         history=history,
         token_file=token_file,
+        web=WebOptions(base_path=base_path, tls_cert=tls_cert, tls_key=tls_key),
         interval_seconds=interval_seconds,
         source=source,
         home=default_history(os.environ),
@@ -136,16 +167,12 @@ def command(
             settings.say(f"{format_count(rows)} rows in {path}")
         store.close()
         return
-    try:
-        import prometheus_client  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise MissingAbility(
-            f"`pgsweep serve` needs the package {error.name}, which is not installed",
-            cause="pages and metrics are an extra: other commands do without",
-            hint="pip install 'pgsweep[serve]'",
-        ) from error
+    _run(settings, config)
+
+
+def _run(settings: Settings, config: ServeConfig) -> None:
+    """Serve until a signal ends it."""
+    _require_packages()
     from pgsweep.pg.conninfo import describe
     from pgsweep.serve.run import serve
 
@@ -158,6 +185,61 @@ def command(
     serve(config, say=lambda address: write_stdout(f"{address}\n"), warn=settings.say)
 
 
+def _require_packages() -> None:
+    """Fail where the extra is not installed.
+
+    Raises:
+        MissingAbility: it is not.
+    """
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingAbility(
+            f"`pgsweep serve` needs the package {error.name}, which is not installed",
+            cause="pages and metrics are an extra: other commands do without",
+            hint="pip install 'pgsweep[serve]'",
+        ) from error
+
+
+def _demo(ctx: click.Context, settings: Settings, others: list[object]) -> None:
+    """Serve a private server.
+
+    Raises:
+        UsageError: something was named that it does not take.
+    """
+    if any(others):
+        raise UsageError(
+            "--demo has a server and a history of its own", hint="pgsweep serve --demo --listen 127.0.0.1:0"
+        )
+    _require_packages()
+    from pgsweep.cli.progress import ConsoleProgress
+    from pgsweep.serve.config import WebOptions, load_config
+    from pgsweep.serve.demo import demo_server
+
+    given = ctx.params
+    with ExitStack() as stack:
+        with ConsoleProgress(settings) as shown:
+            conninfo, folder = stack.enter_context(demo_server(shown))
+        config = load_config(
+            [conninfo],
+            listen=given["listen"],
+            token_file=given["token_file"],
+            web=WebOptions(**{name: given[name] for name in ("base_path", "tls_cert", "tls_key")}),
+            interval_seconds=given["interval_seconds"],
+            source=given["source"],
+            home=folder,
+        )
+        _run(settings, config)
+
+
+def _given(ctx: click.Context, names: dict[str, str | None]) -> list[str]:
+    """Return the names of psql's options that were given."""
+    defaults = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
+    return [name for name in names if ctx.get_parameter_source(name) not in defaults]
+
+
 def _conninfos(
     ctx: click.Context, targets: tuple[str, ...], names: dict[str, str | None], *, alone: bool
 ) -> list[str]:
@@ -168,8 +250,7 @@ def _conninfos(
         names: psql's options.
         alone: there is no serve.toml, which would name servers too.
     """
-    defaults = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
-    given = any(ctx.get_parameter_source(name) not in defaults for name in names)
+    given = bool(_given(ctx, names))
     # What the configuration has for all commands adds no server to those of serve.toml.
     wanted: list[str | None] = [*targets] or ([None] if given or alone else [])
     return [

@@ -78,13 +78,14 @@ def command(
 
     EVIDENCE was recorded before shared_buffers was changed. The server is recorded again in the same way, and
     what EVIDENCE predicts for the new size stands beside what is measured: misses, and where the host was
-    looked at reads from disk and throughput. Wait until the caches are warm again.
+    looked at reads from disk and throughput. Each has its verdict. While the pool fills, which a restart has
+    emptied, the recording waits for it, 10 min at most.
 
     \b
       as predicted      all measured values lie in intervals that hold all of them in 90 of 100 cases
       not as predicted  at least one does not, and the load is the same
       workload changed  the load has changed, so the prediction cannot be judged
-      not known         there is nothing to compare, or the pool is not full yet
+      not known         there is nothing to compare, or the caches are not full yet
 
     \b
     Examples:
@@ -137,9 +138,13 @@ def _record(
     """
     from pgsweep.cli.record import require_whole
     from pgsweep.evidence.record import record
+    from pgsweep.sizing.full_pool import wait_until_full
 
-    settings.kept.append(out)
     with stoppable(settings) as stop, ConsoleProgress(settings) as shown:
+        target.use(lambda conninfo: wait_until_full(conninfo, progress=shown, stop=stop))
+        if stop.is_set():
+            return True
+        settings.kept.append(out)
         recorded = target.use(
             lambda conninfo: record(conninfo, out, source=source, seconds=seconds, progress=shown, stop=stop)
         )

@@ -23,12 +23,6 @@ from pgsweep.pg.catalog import Server
 NOT_RECORDED: Final = "page_cache_not_recorded"
 """The fact that says why it is not known which blocks the page cache holds."""
 
-LOOKED_UP: Final = (
-    "the pages of relations' files that are cached in part are looked up (mincore), which takes about a "
-    "second for 50 GB of such files"
-)
-"""What `BlockResidency.write` costs."""
-
 Pool = tuple[Mapping[str, NDArray[Any]], int]
 """Buffers, all or a sample, as columns `spc`, `db`, `rel`, `fork` and `block`; and how many are used."""
 

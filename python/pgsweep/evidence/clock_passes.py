@@ -89,6 +89,11 @@ class PassClock:
         return max(zero, 1.0) * seconds / allocated
 
     @property
+    def seconds(self) -> float:
+        """Return the time between the first and the last snapshot."""
+        return self._times[-1] - self._times[0] if self._times else 0.0
+
+    @property
     def snapshots(self) -> int:
         """Return the number of snapshots added."""
         return len(self._times)
@@ -103,7 +108,7 @@ class PassClock:
         """Return the passes between the first and the last snapshot."""
         if len(self._times) < 2:
             return 0.0
-        return (self._times[-1] - self._times[0]) / self.pass_seconds
+        return self.seconds / self.pass_seconds
 
     @property
     def effective_snapshots(self) -> float:

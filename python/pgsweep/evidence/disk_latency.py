@@ -28,10 +28,6 @@ DEPTH_READS: Final = (
     f"{', '.join(map(str, DEPTHS[:-1]))} and {DEPTHS[-1]}, past it (O_DIRECT); no greater depth where reads "
     f"have come to take {format_plain(SLOWER)} times as long as one alone"
 )
-TIMED_DEPTHS: Final = (
-    f"how long reads take while others are in flight: {DEPTH_READS}; all in a second at most"
-)
-"""What `latency_facts` costs."""
 
 
 def latency_facts(postmaster_pid: int, paths: Sequence[str]) -> dict[str, str]:

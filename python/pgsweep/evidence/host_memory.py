@@ -25,7 +25,6 @@ from pgsweep.host.page_cache_rules import rules_of_data
 from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.place import look_at_memory
 from pgsweep.host.processor_time import (
-    COLD_READS,
     cold_read_seconds,
     copy_seconds,
     host_seconds,
@@ -34,14 +33,6 @@ from pgsweep.host.processor_time import (
 )
 from pgsweep.host.server_memory import disk_read_bytes, neighbours, read_server_memory, refaults
 from pgsweep.pg.counters import Counter
-
-TIMED_READS: Final = (
-    f"up to {COLD_READS} blocks of relations that are not in the page cache are read, each is dropped from "
-    "it again (POSIX_FADV_DONTNEED), all in a quarter of a second at most; a few thousand blocks of the "
-    "server's program are read from the page cache into 32 MB of this process's memory, which takes some "
-    "milliseconds of one processor"
-)
-"""What `memory_facts` costs where it times reads."""
 
 _MOST_NEIGHBOURS: Final = 20
 _OF_ALL_MEMORY: Final = ("memory_bytes", "memory_from", "memory_other_bytes")
@@ -58,8 +49,8 @@ def memory_facts(
         postmaster_pid: of the server.
         version_num: of the server.
         block_bytes: size of its blocks.
-        timed: time reads too (`TIMED_READS`).
-        depths: and reads that are in flight at once (`TIMED_DEPTHS` of disk_latency.py).
+        timed: time reads too, as `record --dry-run` says (plan.py).
+        depths: and reads that are in flight at once.
     """
     found: dict[str, str] = {}
     limits = look_at_memory(postmaster_pid)

@@ -23,9 +23,9 @@ import numpy as np
 
 from pgsweep._native import PoolReader, ReadTimer
 from pgsweep.errors import MissingAbility
-from pgsweep.evidence.host_memory import TIMED_READS
 from pgsweep.evidence.observe import first_meta, seed_of, session
-from pgsweep.evidence.processor_times import TIMED_PACE, pace_timer
+from pgsweep.evidence.outlook import Judge
+from pgsweep.evidence.processor_times import pace_timer
 from pgsweep.evidence.read_timing import open_timer, timing_facts
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
@@ -53,6 +53,7 @@ def record_peek(
     rng_seed: int | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
+    judge: Judge | None = None,
     overwrite: bool = False,
     sample_blocks: int | None = None,
     blocks_cached: bool = True,
@@ -71,6 +72,7 @@ def record_peek(
         rng_seed: for the random times and the sample of blocks; None draws one.
         progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
+        judge: asked while it is recorded whether a prediction will be refused (outlook.py).
         overwrite: replace evidence that is there already.
         sample_blocks: keep about this number of blocks a snapshot; None decides by the size of the pool.
         time_reads: time how long reads take, by probes in the server (read_timing.py).
@@ -110,6 +112,7 @@ def record_peek(
                 timer=timer,
                 pace=pace,
                 blocks_cached=blocks_cached,
+                judge=judge,
                 progress=progress,
                 stop=stop or threading.Event(),
             )
@@ -185,15 +188,13 @@ class PeekView:
         """
         return snapshot_of(self._look())
 
-    def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, list[str]]:
+    def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, str]:
         """Return the server's share, which is that of the counters, and the sentence that states the cost."""
-        return counters_share, [
-            f"expected cost: reading {format_count(self._server.shared_buffers_blocks)} buffers takes "
-            f"this process {schedule.cost_seconds * 1e3:.1f} ms and the server nothing; all of it "
-            f"{format_percent(schedule.share, 1)} of one processor here, the counters "
-            f"{format_percent(counters_share, 2)} of one backend's time",
-            f"once before: {TIMED_READS}; {TIMED_PACE}",
-        ]
+        return counters_share, (
+            f"expected cost: reading {format_count(self._server.shared_buffers_blocks)} buffers takes this "
+            f"process {schedule.cost_seconds * 1e3:.1f} ms; all of it {format_percent(schedule.share, 1)} of "
+            f"one processor here, and {format_percent(counters_share, 2)} of one backend's time"
+        )
 
     def measured(self, seconds: float) -> dict[str, float]:
         """Return the number of snapshots without the hand, and the share of a processor."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pgsweep.evidence.schema import EvidenceMeta
-from pgsweep.host.processor_pace import ROUND_READS, ROUND_SECONDS, Pace, PaceTimer
+from pgsweep.host.processor_pace import Pace, PaceTimer
 from pgsweep.host.procfile import PROC
 
 _COPY: Final = "copy_nanoseconds"
@@ -24,12 +24,6 @@ _PACE: Final = "pace_nanoseconds"
 _PACE_ERROR: Final = "pace_error_nanoseconds"
 PACE_BY: Final = "pace_by"
 _INTERPRETER: Final = f"{platform.python_implementation()} {platform.python_version()}"
-
-TIMED_PACE: Final = (
-    f"every {ROUND_SECONDS:g} s {ROUND_READS} reads of the server's program, a tenth of a millisecond, on "
-    "one processor after the other"
-)
-"""What it costs to record the pace."""
 
 
 def program(postmaster_pid: int) -> Path:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from pgsweep._native import ReadTimer
 from pgsweep.evidence.schema import TABLES
-from pgsweep.units import format_plain
 
 TIMED_SECONDS: Final = 0.5
 EVERY_SECONDS: Final = 5.0
@@ -42,15 +41,6 @@ def open_timer(postmaster_pid: int, start_time: int | None = None) -> tuple[Read
         return ReadTimer(postmaster_pid, start_time=start_time), ""
     except (RuntimeError, OSError) as error:
         return None, _reason(error)
-
-
-def cost_words(timer: ReadTimer) -> str:
-    """Return what timing reads costs, as a part of a sentence."""
-    _, cost_seconds = timer.own_seconds
-    return (
-        f"for {format_plain(TIMED_SECONDS)} s in every {format_plain(EVERY_SECONDS)} s each read from a file "
-        f"is timed, which takes it {cost_seconds * 1e6:.1f} microseconds longer"
-    )
 
 
 def timing_facts(timer: ReadTimer | None, why: str) -> dict[str, str]:

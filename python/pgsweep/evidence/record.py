@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.evidence.outlook import Judge
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.plan import plan_peek, plan_sql, plan_trace
 from pgsweep.evidence.sql import record_sql
@@ -37,6 +38,7 @@ def record(
     rng_seed: int | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
+    judge: Judge | None = None,
 ) -> RecordResult:
     """Record evidence of a running server into a folder, and return what was recorded.
 
@@ -53,6 +55,8 @@ def record(
             None draws one.
         progress: called with the expected cost before it is spent, and with the time passed.
         stop: set it to end early with valid evidence.
+        judge: of snapshots, whether a prediction will be refused; the recording ends early where that lies in
+            the load, and does not suffice before it will not.
 
     Raises:
         UsageError: a limit of traces for another source, or times of reads by SQL.
@@ -76,9 +80,10 @@ def record(
             time_reads=time_reads,
             progress=heard,
             stop=stop,
+            judge=judge,
         ),
         "sql": lambda: record_sql(
-            conninfo, output, seconds=seconds, rng_seed=rng_seed, progress=heard, stop=stop
+            conninfo, output, seconds=seconds, rng_seed=rng_seed, progress=heard, stop=stop, judge=judge
         ),
         "trace": lambda: record_trace(
             conninfo,

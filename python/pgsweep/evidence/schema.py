@@ -162,7 +162,8 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
         accesses_per_second: page accesses of the database, extensions left out, from a trace that lost none;
             0 where that is not known.
         complete: the recorder closed the evidence itself; otherwise it was cut.
-        ended_by: why the observation ended: `enough`, `time`, `limit`, `interrupt`, `server`, `disk`, ...
+        ended_by: why the observation ended: `enough`, `time`, `limit`, `unpredictable`, `interrupt`,
+            `server`, `disk`, ...
         server_version_num: as the server reports it (180006); 0 where no server was seen.
         system_identifier: of the cluster, as initdb made it; a physical standby has its primary's. Empty
             where the role might not read it.

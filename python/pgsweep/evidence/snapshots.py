@@ -13,13 +13,14 @@ import math
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import numpy as np
 
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
-from pgsweep.evidence.block_residency import LOOKED_UP, BlockResidency, Pool
+from pgsweep.evidence.block_residency import BlockResidency, Pool
 from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.endings import CANCELLED, WENT_AWAY, refused, went_away
 from pgsweep.evidence.host_memory import facts_at_end
@@ -31,8 +32,9 @@ from pgsweep.evidence.observe import (
     note_newer,
     relation_columns,
 )
+from pgsweep.evidence.outlook import UNPREDICTABLE, Judge, Outlook
 from pgsweep.evidence.processor_times import pace_facts
-from pgsweep.evidence.read_timing import ReadTiming, cost_words
+from pgsweep.evidence.read_timing import ReadTiming
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.evidence.snapshot_schedule import MOST_SECONDS, SnapshotSchedule, least_seconds
@@ -52,7 +54,7 @@ from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_l
 from pgsweep.pg.session_end import SessionWatch
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_count, format_minutes, format_percent
+from pgsweep.units import format_count, format_minutes, format_percent, longer_seconds
 
 if TYPE_CHECKING:
     from pgsweep._native import ReadTimer
@@ -107,8 +109,8 @@ class View(Protocol):
             PoolGone: the server went away.
         """
 
-    def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, list[str]]:
-        """Return the share of one backend's time that the recording takes, and the sentences that say so."""
+    def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, str]:
+        """Return the share of one backend's time that the recording takes, and the sentence that says so."""
 
     def measured(self, seconds: float) -> dict[str, float]:
         """Return what `overhead` in the evidence shall say besides."""
@@ -125,6 +127,7 @@ class Recording:
         timer: times the server's reads meanwhile; None does not.
         pace: times the processors meanwhile; None does not.
         blocks_cached: keep which blocks the page cache holds at both ends.
+        judge: asked whether what is recorded will be refused, so that the recording ends in time.
         progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
     """
@@ -140,9 +143,11 @@ class Recording:
         timer: ReadTimer | None = None,
         pace: PaceTimer | None = None,
         blocks_cached: bool = True,
+        judge: Judge | None = None,
         progress: Progress,
         stop: threading.Event,
     ) -> None:
+        self._judge = judge
         self._connection = connection
         self._watch = SessionWatch(connection, server.database_oid)
         self._postmaster_pid = postmaster_pid
@@ -152,7 +157,6 @@ class Recording:
         self._pace = pace
         self._writer = writer
         self._residency = BlockResidency(server, postmaster_pid if blocks_cached else None, writer)
-        self._looks_up = blocks_cached and postmaster_pid is not None
         self._progress = progress
         self._stop = stop
         self._clock = PassClock(server.shared_buffers_blocks)
@@ -162,6 +166,7 @@ class Recording:
         # Not in the evidence: a prediction judges its length by itself.
         self._advice: list[str] = []
         self._advised = False
+        self._outlook: Outlook | None = None
         self._started = time.monotonic()
 
     def run(self, rng: np.random.Generator, seconds: float | None, max_snapshots: int | None) -> RecordResult:
@@ -210,6 +215,8 @@ class Recording:
             self._server, self._clock, accesses, schedule.wanted_seconds, was_reset=log.was_reset
         )
         self._warnings += warnings
+        if self._outlook is not None and ended_by == UNPREDICTABLE and self._outlook.refusal is not None:
+            self._advice = [f"no prediction is possible: {self._outlook.refusal.why}"]
         measured = log.spent_seconds / length_seconds
         if self._view.loads_server:
             measured += self._spent_seconds / length_seconds
@@ -274,15 +281,11 @@ class Recording:
         quick_seconds = least_seconds(lambda: (counters.databases(), counters.writers()))
         slow_seconds = least_seconds(lambda: (deque(counters.each_relation(), maxlen=0), counters.io()))
         slow_interval_seconds = max(RELATION_SECONDS, slow_seconds / RELATION_SHARE)
-        share, sentences = self._view.cost(
+        share, sentence = self._view.cost(
             schedule, quick_seconds / schedule.interval_seconds + slow_seconds / slow_interval_seconds
         )
-        if self._looks_up:
-            sentences = [*sentences, f"before and after: {LOOKED_UP}"]
-        if self._timer is not None:
-            sentences = [*sentences, cost_words(self._timer)]
-        for sentence in sentences:
-            self._progress.note(sentence)
+        # All else that is done stands in the plan: `record --dry-run`.
+        self._progress.note(sentence)
         return share
 
     def _observe(self, log: CounterLog, schedule: SnapshotSchedule) -> str:
@@ -321,11 +324,14 @@ class Recording:
 
     def _loop(self, log: CounterLog, schedule: SnapshotSchedule) -> str:
         counters_due = COUNTER_SECONDS
+        outlook = self._outlook = Outlook(
+            self._judge, self._written, asked_seconds=schedule.seconds, progress=self._progress
+        )
         while True:
             now = self._now()
             if self._stop.is_set():
                 return "interrupt"
-            reason = schedule.reason_to_end(now)
+            reason = outlook.decided(schedule.reason_to_end(now), now)
             if reason is not None:
                 return reason
             if now >= schedule.due_seconds:
@@ -344,6 +350,11 @@ class Recording:
                     until = min(until, self._pace.time_if_due(now))
                 self._stop.wait(min(max(until - now, 0.0), 0.25))
             self._progress.advance(self._now())
+
+    def _written(self) -> Path:
+        """Write what waits, and return the folder."""
+        self._writer.flush()
+        return self._writer.path
 
     def _take(self, log: CounterLog) -> None:
         number = self._clock.snapshots
@@ -434,7 +445,7 @@ def judged(
     elif not clock.suffices:
         longer = "the intervals will be wide"
         if wanted_seconds <= MOST_SECONDS:
-            longer = f"record for about {format_minutes(wanted_seconds)}"
+            longer = f"record for about {format_minutes(longer_seconds(wanted_seconds, clock.seconds))}"
         return warnings, [
             f"short: {clock.passes:.1f} clock passes, {clock.effective_snapshots:.1f} "
             f"independent snapshots; {longer}"

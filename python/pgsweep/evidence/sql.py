@@ -11,13 +11,13 @@ of pages that always stand at usage_count 5 cannot be distinguished.
 
 from __future__ import annotations
 
-import math
 import threading
 from pathlib import Path
 
 import numpy as np
 
 from pgsweep.evidence.observe import first_meta, seed_of, session
+from pgsweep.evidence.outlook import Judge
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
 from pgsweep.evidence.snapshots import Recording, note_sample, sample_of
 from pgsweep.evidence.store import EvidenceWriter
@@ -26,7 +26,7 @@ from pgsweep.pg.buffercache import Snapshot, SnapshotReader
 from pgsweep.pg.catalog import Relation, Server, read_postmaster, read_server, require_buffercache
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_count, format_percent, format_plain
+from pgsweep.units import format_count, format_percent
 
 
 def record_sql(
@@ -38,6 +38,7 @@ def record_sql(
     rng_seed: int | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
+    judge: Judge | None = None,
     overwrite: bool = False,
     sample_blocks: int | None = None,
     blocks_cached: bool = True,
@@ -57,6 +58,7 @@ def record_sql(
         rng_seed: for the random times and the sample of blocks; None draws one.
         progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
+        judge: asked while it is recorded whether a prediction will be refused (outlook.py).
         overwrite: replace evidence that is there already.
         sample_blocks: transfer about this number of blocks a snapshot; None decides by the size of the pool.
         blocks_cached: keep which blocks the page cache holds at both ends, where the server is on this host.
@@ -98,6 +100,7 @@ def record_sql(
                 writer,
                 postmaster_pid=postmaster_pid,
                 blocks_cached=blocks_cached,
+                judge=judge,
                 progress=progress,
                 stop=stop or threading.Event(),
             )
@@ -121,22 +124,15 @@ class _SqlView:
     def take(self) -> Snapshot:
         return self._reader.take()
 
-    def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, list[str]]:
+    def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, str]:
         share = schedule.share + counters_share
-        length = ""
-        if schedule.seconds:
-            count = math.ceil(schedule.seconds / schedule.interval_seconds)
-            length = f", about {count} in {format_plain(schedule.seconds)} s"
-        sentences = [
-            f"expected cost: one snapshot of {format_count(self._server.shared_buffers_blocks)} buffers "
-            f"takes "
-            f"{schedule.cost_seconds * 1e3:.1f} ms of one backend{length}; "
-            f"counters too: {format_percent(share, 2)} of its time"
-        ]
         memory_bytes = self._reader.server_memory_bytes
-        if memory_bytes > 64 << 20:
-            sentences.append(f"each snapshot needs about {memory_bytes >> 20} MB of memory on the server")
-        return share, sentences
+        memory = f" and {memory_bytes >> 20} MB of memory" if memory_bytes > 64 << 20 else ""
+        return share, (
+            f"expected cost: one snapshot of {format_count(self._server.shared_buffers_blocks)} buffers "
+            f"takes {schedule.cost_seconds * 1e3:.1f} ms of one backend{memory}; all of it "
+            f"{format_percent(share, 2)} of its time"
+        )
 
     def measured(self, _seconds: float) -> dict[str, float]:
         return {}

@@ -19,18 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep._native import PoolReader, Tracer
-from pgsweep.evidence.block_residency import LOOKED_UP, BlockResidency, Pool
-from pgsweep.evidence.disk_latency import TIMED_DEPTHS
+from pgsweep.evidence.block_residency import BlockResidency, Pool
 from pgsweep.evidence.endings import CANCELLED, WENT_AWAY, refused, went_away
-from pgsweep.evidence.host_memory import TIMED_READS, facts_at_end
+from pgsweep.evidence.host_memory import facts_at_end
 from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning, relation_columns
-from pgsweep.evidence.processor_times import TIMED_PACE, copy_facts, pace_facts, pace_timer, program
-from pgsweep.evidence.read_timing import ReadTiming, cost_words, open_timer, timing_facts
+from pgsweep.evidence.processor_times import copy_facts, pace_facts, pace_timer, program
+from pgsweep.evidence.read_timing import ReadTiming, open_timer, timing_facts
 from pgsweep.evidence.schema import STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
 from pgsweep.host.processor_pace import PaceTimer
-from pgsweep.host.processor_time import COPIES, CopyTimer
+from pgsweep.host.processor_time import CopyTimer
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import used_buffers
 from pgsweep.pg.catalog import (
@@ -161,15 +160,8 @@ class TraceRecording:
         processors = os.cpu_count() or 1
         share = events * cost_seconds / processors
         self._progress.note(
-            f"expected cost: about {format_count(round(accesses / elapsed))} page accesses a second, "
-            f"{format_count(round(misses / elapsed))} of them misses, at {cost_seconds * 1e6:.2f} "
-            "microseconds an event: "
-            f"{format_percent(share, 1)} of {processors} processors"
-        )
-        self._progress.note(
-            f"once before: {TIMED_READS}; {TIMED_DEPTHS}; every {COPY_SECONDS:g} s {COPIES} more reads of "
-            f"the program, less than a millisecond; {TIMED_PACE}; before and after {LOOKED_UP}"
-            + ("" if self._timer is None else f"; {cost_words(self._timer)}")
+            f"expected cost: about {format_count(round(events))} accesses and misses a second, at "
+            f"{cost_seconds * 1e6:.2f} µs each: {format_percent(share, 1)} of {processors} processors"
         )
         return share
 

@@ -90,12 +90,14 @@ class Cumulative(msgspec.Struct, frozen=True):
         io: rows of pg_stat_io by their names; None before 16, which does not have it.
         allocations: buffers given out.
         counted: whether the server counts what databases do (`track_counts`).
+        checkpoints: timed and requested.
     """
 
     databases: dict[int, DatabaseCounters]
     io: dict[str, IoCounters] | None
     allocations: float
     counted: bool
+    checkpoints: float = 0.0
 
 
 class CounterReader:
@@ -147,6 +149,7 @@ class CounterReader:
         databases, counted = {}, True
         for oid, transactions, fetched, hits, counted in rows:  # noqa: B007 (the last is as good as any)
             databases[oid] = DatabaseCounters(float(transactions), float(fetched), float(hits))
+        writers = {counter.name: counter.value for counter in self.writers()}
         io: dict[str, dict[str, float]] = {}
         for counter in self.io():
             io.setdefault(counter.object, {})[counter.name] = counter.value
@@ -158,8 +161,9 @@ class CounterReader:
             }
             if self._version_num >= 160000
             else None,
-            allocations=self._allocations(),
+            allocations=writers.get("buffers_alloc", 0.0),
             counted=counted,
+            checkpoints=writers.get("num_timed", 0.0) + writers.get("num_requested", 0.0),
         )
 
     def settle(self, round_seconds: float = 0.0) -> None:

@@ -29,6 +29,7 @@ class Reading:
         evictions: None before PostgreSQL 16, which does not count them.
         hand_buffers: buffers that the clock hand has passed; None where the server's memory is not read.
         counted: whether the server counts hits and reads (before 16 only with `track_counts`).
+        checkpoints: that were made, timed and requested.
     """
 
     at: float
@@ -39,6 +40,7 @@ class Reading:
     evictions: float | None
     hand_buffers: int | None
     counted: bool = True
+    checkpoints: float = 0.0
 
 
 class Counting:
@@ -49,6 +51,9 @@ class Counting:
         self._last_hand: int | None = None
         self._started: int | None = None
         self._sums: dict[str, float] = {}
+        self.databases: dict[int, tuple[float, float]] = {}
+        """By oid what databases gained: hits and reads, with those of temporary tables. 0 is what belongs to
+        all of them."""
 
     def begin(self, started: int) -> None:
         """Begin to read from a session that was opened anew.
@@ -76,6 +81,9 @@ class Counting:
         if self._last is not None:
             for name, gain in _gained(self._last, now, block_bytes).items():
                 self._sums[name] = self._sums.get(name, 0.0) + gain
+            for oid, (hits, reads) in _of_databases(self._last, now).items():
+                before = self.databases.get(oid, (0.0, 0.0))
+                self.databases[oid] = (before[0] + hits, before[1] + reads)
         if hand_buffers is not None and self._last_hand is not None:
             moved = max(0, hand_buffers - self._last_hand)
             self._sums["hand_buffers"] = self._sums.get("hand_buffers", 0.0) + moved
@@ -90,18 +98,19 @@ class Counting:
             evictions=None if now.io is None else sums.get("evictions", 0.0),
             hand_buffers=None if hand_buffers is None else round(sums.get("hand_buffers", 0.0)),
             counted=now.counted or now.io is not None,
+            checkpoints=sums.get("checkpoints", 0.0),
         )
 
 
 def _gained(before: Cumulative, now: Cumulative, block_bytes: int) -> dict[str, float]:
     """Return what was gained between two readings that follow each other."""
-    # A database that was not there before was made since; one that is not there any more has nothing to add.
-    databases = [_grown([before.databases.get(oid)], [row])[0] for oid, row in now.databases.items()]
+    databases = _grown_databases(before, now).values()
     gains = {
         "transactions": sum(row[0] for row in databases),
         "hits": sum(row[2] for row in databases),
         "reads": sum(max(0.0, row[1] - row[2]) for row in databases),
         "allocations": _grown([(before.allocations,)], [(now.allocations,)])[0][0],
+        "checkpoints": _grown([(before.checkpoints,)], [(now.checkpoints,)])[0][0],
     }
     if now.io is not None and before.io is not None:
         named = list(now.io)
@@ -111,6 +120,19 @@ def _gained(before: Cumulative, now: Cumulative, block_bytes: int) -> dict[str, 
         gains["reads"] = sum(row[1] for row in pool) / block_bytes
         gains["evictions"] = sum(row[2] for row in pool)
     return gains
+
+
+def _grown_databases(before: Cumulative, now: Cumulative) -> dict[int, tuple[float, ...]]:
+    """Return by how much the counters of each database grew.
+
+    One that was not there before was made since; one that is not there any more has nothing to add.
+    """
+    return {oid: _grown([before.databases.get(oid)], [row])[0] for oid, row in now.databases.items()}
+
+
+def _of_databases(before: Cumulative, now: Cumulative) -> dict[int, tuple[float, float]]:
+    """Return hits and reads that each database gained."""
+    return {oid: (row[2], max(0.0, row[1] - row[2])) for oid, row in _grown_databases(before, now).items()}
 
 
 def _grown(

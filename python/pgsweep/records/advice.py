@@ -131,8 +131,8 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
         evidence: the folder that it rests on.
         source: of the evidence.
         summary: the decision in one sentence.
-        decision: `change` where a setting shall be set, else `leave`; `unknown` where none is set and what
-            shared_buffers should be is not known.
+        decision: on shared_buffers: `change`, `leave`, or `unknown` where what it should be is not known;
+            other settings may be advised with each.
         memory_bytes: what pool and page cache share; null where it is not known.
         disk_reads_from: `simulated`, `bounded` from the misses and the memory, or `unknown`.
         disk_read_seconds: what one read from disk takes.

@@ -53,6 +53,8 @@ class HeatState(msgspec.Struct, frozen=True, kw_only=True):
         target_bytes: what is looked for here: without relations and blocks that no longer exist.
         resident: share of what is looked for that is in the pool now.
         resident_hot: the same, each block weighted by its saved usage count + 1.
+        worth: the same of the blocks worth having, those saved with a usage count of 2 or more: a block at 0
+            or 1 is the next that a busy pool evicts. Of all, where none had that; null in older results.
         either: share of what was saved in either cache, and is looked for, that is in either now; null where
             the page cache is not seen, now or then.
         page_cache: the same share of the page cache.
@@ -73,6 +75,7 @@ class HeatState(msgspec.Struct, frozen=True, kw_only=True):
     usage_saved: list[int]
     usage_now: list[int]
     usage_reached: float
+    worth: float | None = None
 
 
 class HeatSource(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,8 @@ CODES: Final[dict[str, str]] = {}
 """What each code is given for, in the order of this module."""
 
 _TRACE: Final = "take a trace (record --source trace)"
+_LONGEST_SECONDS: Final = 30 * 86_400.0
+"""Nobody records for longer than a month."""
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +94,8 @@ def size_not_shown(sizes_bytes: Sequence[int], least_seconds: float, most_passes
     """The clock hand would pass a pool of some size too fast for snapshots."""
     return (
         f"at {_named(sizes_bytes)} the clock hand would pass the pool in less than "
-        f"{format_plain(least_seconds)} s, or {format_plain(most_passes)} times while it passes today's "
-        "once: which pages would stay then, snapshots do not show; record with --source trace"
+        f"{format_plain(least_seconds)} s, or {format_plain(most_passes)} times as often as today, too fast "
+        "for snapshots: record with --source trace"
     )
 
 
@@ -140,16 +142,15 @@ def _counted(counts: Sequence[tuple[str, float, float]]) -> str:
     parts = [
         f"{format_count(relations)} {kind} against {format_count(all_)}" for kind, relations, all_ in counts
     ]
-    return f"the relations of the database and the database itself count {' and '.join(parts)}"
+    return f"the relations and their database count {' and '.join(parts)}"
 
 
 @reason_kind
 def counters_contradict(counts: Sequence[tuple[str, float, float]]) -> str:
     """The counters of relations and of their database do not agree."""
     return (
-        f"the server's counters contradict each other: {_counted(counts)}, which nothing seen explains; "
-        "they may mean something else on this server, and the prediction rests on them: record with "
-        "--source trace, or use a newer pgsweep"
+        f"the server's counters contradict each other: {_counted(counts)}; record with --source trace, or "
+        "use a newer pgsweep"
     )
 
 
@@ -157,8 +158,8 @@ def counters_contradict(counts: Sequence[tuple[str, float, float]]) -> str:
 def counters_of_dropped(counts: Sequence[tuple[str, float, float]], dropped: float) -> str:
     """Relations that were dropped took their counters with them."""
     return (
-        f"{_counted(counts)}; the difference is put down to the {format_count(dropped)} relations that were "
-        "dropped meanwhile, whose counters went with them"
+        f"{_counted(counts)}: {format_count(dropped)} relations were dropped meanwhile, and their counters "
+        "with them"
     )
 
 
@@ -166,8 +167,8 @@ def counters_of_dropped(counts: Sequence[tuple[str, float, float]], dropped: flo
 def temporary_relations(share: float, kind: str) -> str:
     """Part of the accesses are those of temporary relations."""
     return (
-        f"{format_percent(share)} of the {kind} are those of temporary relations, which lie outside "
-        "shared_buffers: they stay the same at any size"
+        f"{format_percent(share)} of the {kind} are those of temporary relations, outside shared_buffers: "
+        "the same at any size"
     )
 
 
@@ -191,7 +192,8 @@ def few_snapshots(snapshots: int) -> str:
 def short_recording(passes: float, snapshots: int, record_seconds: float | None) -> str:
     """The recording covers too little of a clock pass."""
     seen = f"{passes:.1f} clock passes" if passes >= 0.1 else "less than a tenth of a clock pass"
-    how_long = "for much longer" if record_seconds is None else f"for {format_minutes(record_seconds)}"
+    known = record_seconds is not None and record_seconds <= _LONGEST_SECONDS
+    how_long = f"for {format_minutes(record_seconds)}" if record_seconds and known else "for much longer"
     return f"the recording is short, {seen} in {snapshots} snapshots: record {how_long}"
 
 
@@ -200,9 +202,8 @@ def one_look(passes: float, record_seconds: float) -> str:
     """The recording covers less than a clock pass: the curve is what one look at the pool allows."""
     seen = f"{passes:.1f} of a clock pass" if passes >= 0.1 else "less than a tenth of a clock pass"
     return (
-        f"{seen} was recorded: the curve is what one look at the usage counts of the pool allows, and the "
-        "intervals hold all rates that agree with it; whether the load moves is not seen; "
-        f"{format_minutes(record_seconds)} would narrow the intervals"
+        f"only {seen} was recorded: the intervals are as wide as one look at the pool allows, and whether "
+        f"the load moves is not seen; record for {format_minutes(record_seconds)} to narrow them"
     )
 
 
@@ -210,8 +211,8 @@ def one_look(passes: float, record_seconds: float) -> str:
 def load_shifted(relation: str, before: float, after: float) -> str:
     """Accesses moved from one relation to another."""
     return (
-        f"the load changed: `{relation}` had {format_percent(before)} of the accesses in the first half of "
-        f"the recording, {format_percent(after)} in the second"
+        f"the load changed: `{relation}` had {format_percent(before)} of the accesses in the first half, "
+        f"{format_percent(after)} in the second"
     )
 
 
@@ -226,26 +227,20 @@ def load_drifted(first: float, second: float) -> str:
 @reason_kind
 def halves_not_compared() -> str:
     """There are too few snapshots to see whether the load moves."""
-    return (
-        "there are too few snapshots to compare the halves of the recording, and so to see whether the load "
-        "moves: record for longer"
-    )
+    return "there are too few snapshots to see whether the load moves: record for longer"
 
 
 @reason_kind
 def load_moves(apart: float) -> str:
     """Pages that are often used today are others than before."""
     return (
-        "the load moves, or was recorded for too short a time: each half of the recording shows fewer pages, "
-        "read more often, than the whole does (at twice the size the miss ratios predicted from them differ "
-        f"by {format_percent(apart, 1)})"
+        "the load moves, or the recording is too short: at twice the size its halves predict a miss ratio "
+        f"{format_percent(apart, 1)} away from that of the whole"
     )
 
 
 def _scans(share: float) -> str:
-    return (
-        f"{format_percent(share)} of the accesses are those of sequential scans, which do not come at random"
-    )
+    return f"{format_percent(share)} of the accesses are those of sequential scans"
 
 
 @reason_kind
@@ -258,8 +253,8 @@ def scans(share: float) -> str:
 def scans_not_known(share: float, relation: str) -> str:
     """How much scans find at another size is not known."""
     return (
-        f"{_scans(share)}: how much of `{relation}` they find at another size depends on when they run, "
-        f"which snapshots do not show; {_TRACE}"
+        f"{_scans(share)}: how much of `{relation}` they find at another size, snapshots do not show; "
+        f"{_TRACE}"
     )
 
 
@@ -267,8 +262,8 @@ def scans_not_known(share: float, relation: str) -> str:
 def in_order(share: float) -> str:
     """Misses fall on pages that come in the order of their blocks."""
     return (
-        f"{format_percent(share)} of the misses read relations from end to end: pages that come round "
-        f"together stay or go together, which snapshots do not show; {_TRACE}"
+        f"{format_percent(share)} of the misses came in the order of their blocks: such pages stay or go "
+        f"together, which snapshots do not show; {_TRACE}"
     )
 
 
@@ -276,8 +271,9 @@ def in_order(share: float) -> str:
 def one_after_the_other(share: float, relation: str) -> str:
     """Neighbouring pages of a relation rise and fall together."""
     return (
-        f"{format_percent(share)} of the accesses visit pages one after the other, most of them in "
-        f"`{relation}`: they stay or go together, which snapshots do not show; {_TRACE}"
+        f"{format_percent(share)} of the accesses are to relations whose neighbouring pages rise and fall "
+        f"together, most of them to `{relation}`: such pages stay or go together, which snapshots do not "
+        f"show; {_TRACE}"
     )
 
 
@@ -285,8 +281,8 @@ def one_after_the_other(share: float, relation: str) -> str:
 def today_not_explained(predicted: float, measured: float) -> str:
     """The miss ratio predicted for today's size is not the measured one."""
     return (
-        f"for today's size the method gives a miss ratio of {format_percent(predicted, 1)} where "
-        f"{format_percent(measured, 1)} was measured: it does not explain this load"
+        f"the method does not explain this load: at today's size it gives a miss ratio of "
+        f"{format_percent(predicted, 1)}, where {format_percent(measured, 1)} was measured"
     )
 
 
@@ -294,9 +290,8 @@ def today_not_explained(predicted: float, measured: float) -> str:
 def misses_not_explained(relation: str, expected: float, counted: float) -> str:
     """A relation misses more or less than its usage counts explain."""
     return (
-        f"by the usage counts `{relation}` should have {format_count(expected)} misses a second, but the "
-        f"server counted {format_count(counted)}: its pages are not visited as the method assumes (scans, "
-        "bulk operations, or relations that come and go)"
+        f"the usage counts do not explain `{relation}`: they give {format_count(expected)} misses/s, the "
+        f"server counted {format_count(counted)}"
     )
 
 
@@ -304,7 +299,7 @@ def misses_not_explained(relation: str, expected: float, counted: float) -> str:
 def contents_not_explained(relation: str, expected: float, seen: float) -> str:
     """A relation has more or fewer pages in the pool than its rates explain."""
     return (
-        f"by its rates `{relation}` should have {format_count(expected)} pages in the pool, but "
+        f"its rates do not explain `{relation}`: they give {format_count(expected)} pages in the pool, "
         f"{format_count(seen)} were seen"
     )
 
@@ -313,8 +308,8 @@ def contents_not_explained(relation: str, expected: float, seen: float) -> str:
 def other_databases(share: float) -> str:
     """Part of the pool holds pages of other databases."""
     return (
-        f"{format_percent(share)} of the pool holds pages of other databases, which take their part of any "
-        "other size too; how much they would take is not known"
+        f"{format_percent(share)} of the pool holds pages of other databases: what they would take of "
+        "another size is not known"
     )
 
 

@@ -118,6 +118,28 @@ class ServeAdvice(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None = None
 
 
+class ServeAdviceChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """What the webhook of serve.toml is told when another setting, or another value, is advised.
+
+    Attributes:
+        at: when it was decided, ISO 8601.
+        text: the server and the advice in one sentence, as chat programs show it.
+        decision: on shared_buffers: `change`, `leave` or `unknown`.
+        summary: the advice in one sentence.
+        before: what was advised until now, in one sentence.
+        settings: the values to set, by name.
+    """
+
+    schema: str = "pgsweep.serve.advice-changed/1"
+    server: str
+    at: str
+    text: str
+    decision: str
+    summary: str
+    before: str
+    settings: dict[str, str | None]
+
+
 class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One server in the overview.
 
@@ -206,6 +228,39 @@ class ServeSeries(msgspec.Struct, frozen=True, kw_only=True):
     at: list[float]
     columns: dict[str, list[float | None]]
     gaps: list[ServeGap]
+
+
+class ServeDatabase(msgspec.Struct, frozen=True, kw_only=True):
+    """One database over time: measured, as pg_stat_database counts it.
+
+    Attributes:
+        name: empty for databases that are not named one by one.
+        hits: blocks found in the pool in each interval; null where nothing was counted.
+        reads: blocks read into the pool, likewise.
+    """
+
+    name: str
+    hits: list[float | None]
+    reads: list[float | None]
+
+
+class ServeDatabases(msgspec.Struct, frozen=True, kw_only=True):
+    """Hits and reads of each database over a range, those with most reads first.
+
+    Attributes:
+        at: ends of the intervals, in seconds since 1970.
+        seconds: how much of each interval was observed.
+        trouble: why nothing is known, where the history cannot be read.
+    """
+
+    schema: str = "pgsweep.serve.databases/1"
+    server: str
+    begin: float
+    end: float
+    at: list[float]
+    seconds: list[float | None]
+    databases: list[ServeDatabase]
+    trouble: str | None = None
 
 
 class ServeMemoryPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from pgsweep.units import format_bytes, format_count, format_minutes, format_per
 def blocks_not_tracked(blocks: int) -> str:
     """Dropped relations had more blocks than are tracked."""
     return (
-        f"the dropped relations had {blocks} blocks more than are tracked: those of them that were in the "
-        "pool are assumed to stay in it"
+        f"{format_count(blocks)} blocks of dropped relations were not tracked: those in the pool are assumed "
+        "to stay in it"
     )
 
 
@@ -40,8 +40,17 @@ def _most_of_it(relation: str, replayed: int, counted: int) -> str:
 def replay_off_today(exact: float, measured: float, relation: str, replayed: int, counted: int) -> str:
     """The accesses, replayed from the pool's own contents, do not miss as was counted."""
     return (
-        f"the accesses replayed from the pool's own contents miss {percent2(exact)} at today's size, where "
+        f"replayed from the pool's own contents, {percent2(exact)} miss at today's size, where "
         f"{percent2(measured)} was counted{_most_of_it(relation, replayed, counted)}"
+    )
+
+
+@reason_kind
+def proof_outside_today(measured: float, low: float, high: float) -> str:
+    """Replayed by a real server, today's size lies outside its interval; of proofs alone."""
+    return (
+        f"replayed by a real server at today's size {percent2(measured)} miss, outside the interval of "
+        f"{percent2(low)} to {percent2(high)}"
     )
 
 
@@ -55,22 +64,20 @@ def relations_off_today(share: float, relation: str, replayed: int, counted: int
 
 
 @reason_kind
-def start_decides(drawn: float, exact: float | None, measured: float) -> str:
+def start_decides(drawn: float, other: float, record_seconds: float) -> str:
     """How the replay starts decides its result."""
-    mark = (
-        f"{percent2(measured)} was measured"
-        if exact is None
-        else f"one that begins with the pool's own contents gives {percent2(exact)}"
+    return (
+        f"the trace is too short: how the replay starts decides the result ({percent2(drawn)} or "
+        f"{percent2(other)} at today's size); record for {format_minutes(record_seconds)}"
     )
-    return f"a replay that begins with a drawn warm state gives {percent2(drawn)} at today's size, but {mark}"
 
 
 @reason_kind
 def scans_meet(share: float) -> str:
     """Several sessions scan a table at the same time."""
     return (
-        "several sessions scan the same table at the same time and read for one another; how often they meet "
-        f"changes with the size: by up to {percent2(share)} of the accesses"
+        "several sessions scan the same table at the same time and read for one another: how often they meet "
+        f"changes the miss ratio by up to {percent2(share)}"
     )
 
 
@@ -78,8 +85,8 @@ def scans_meet(share: float) -> str:
 def scans_linger(from_bytes: int, relation: str, fresh: float, soon: float, settled: float) -> str:
     """What scans leave behind depends on how long the server has run."""
     return (
-        f"from {format_bytes(from_bytes)} on, scans of {relation} leave pages behind that the next scan "
-        f"still finds: {percent2(fresh)} holds just after a restart, {percent2(soon)} a minute later, "
+        f"from {format_bytes(from_bytes)} on, scans of {relation} leave pages for the next scan: "
+        f"{percent2(fresh)} miss just after a restart, {percent2(soon)} a minute later, "
         f"{percent2(settled)} after a long time"
     )
 
@@ -88,8 +95,8 @@ def scans_linger(from_bytes: int, relation: str, fresh: float, soon: float, sett
 def scans_seen_once(size_bytes: int, share: float) -> str:
     """A table was scanned once, so it is not known what the next scan finds."""
     return (
-        f"at {format_bytes(size_bytes)} it is not known whether tables that were scanned once are still "
-        f"there at the next scan ({percent2(share)} of the accesses): record for longer than scans are apart"
+        f"at {format_bytes(size_bytes)} it is not known what the next scan finds of tables that were scanned "
+        f"once ({percent2(share)} of the accesses): record for longer than scans are apart"
     )
 
 
@@ -104,9 +111,8 @@ def _may_miss(size_bytes: int, bounds: tuple[float, float] | None) -> str:
 def visits_move(share: float, size_bytes: int, bounds: tuple[float, float] | None) -> str:
     """The load moves from page to page."""
     return (
-        "the load moves from page to page, or visits a page several times and then no more: of the pages "
-        f"first visited in the second half of the trace {format_percent(share)} would have been visited "
-        f"before, if visits came at random times{_may_miss(size_bytes, bounds)}: record for longer"
+        f"the load moves: {format_percent(share)} of the pages first visited in the second half would have "
+        f"been visited before, if visits came at random{_may_miss(size_bytes, bounds)}: record for longer"
     )
 
 
@@ -115,8 +121,8 @@ def visits_in_turn(share: float, relation: str, size_bytes: int, bounds: tuple[f
     """Pages are visited in turn, as a loop does."""
     of = f", most of them of {relation}" if relation else ""
     return (
-        f"{format_percent(share)} of the accesses visit pages in turn, as a loop does{of}: which of them "
-        f"stay depends on what the pool held before{_may_miss(size_bytes, bounds)}"
+        f"{format_percent(share)} of the accesses visit pages in turn, as a loop does{of}"
+        f"{_may_miss(size_bytes, bounds)}"
     )
 
 
@@ -133,8 +139,8 @@ def order_decides(size_bytes: int, half_width: float) -> str:
 def pages_sampled(error: float) -> str:
     """The trace is long and was replayed by samples of its pages."""
     return (
-        "the trace is long: replayed by samples of its pages, each in a pool that is smaller in proportion; "
-        f"the intervals include the sampling error, up to ±{percent2(error)}"
+        "the trace is long, and was replayed by samples of its pages; the intervals include the sampling "
+        f"error, up to ±{percent2(error)}"
     )
 
 
@@ -162,7 +168,7 @@ def beyond_the_trace(from_bytes: int, seconds: float) -> str:
     """At some sizes a page stays for longer than the trace lasts."""
     return (
         f"from {format_bytes(from_bytes)} on, a page stays for longer than the {format_minutes(seconds)} of "
-        "the trace: those sizes rest on estimated rates, not on replay alone"
+        "the trace: partly estimated"
     )
 
 
@@ -191,23 +197,20 @@ def first_accesses(share: float) -> str:
     """A trace of others is counted from an empty pool."""
     return (
         f"counted from an empty pool: {percent2(share)} of the accesses are first ones, and count as misses; "
-        "in a server that has run for long they need not miss, and the lower bounds leave them out"
+        "the lower bounds leave them out"
     )
 
 
 @reason_kind
 def foreign_pages_sampled() -> str:
     """A long trace of others was replayed by samples of its pages."""
-    return "replayed by samples of the pages, each in a pool that is smaller in proportion"
+    return "the trace is long, and was replayed by samples of its pages"
 
 
 @reason_kind
 def load_not_observed() -> str:
     """A what-if changes the load."""
-    return (
-        "the changed load was never observed: the intervals take the assumptions as exact and do not cover "
-        "their error"
-    )
+    return "the changed load was never observed: the intervals do not cover the error of the assumptions"
 
 
 @reason_kind

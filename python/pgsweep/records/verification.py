@@ -22,6 +22,7 @@ class VerifiedValue(msgspec.Struct, frozen=True, kw_only=True):
         measured: after the change.
         measured_error: standard error of that; 0 where it is not known.
         within: whether it lies in the interval, widened by what the measurement may be off.
+        verdict: on this value alone, as on the whole; null in older results.
     """
 
     name: str
@@ -33,6 +34,7 @@ class VerifiedValue(msgspec.Struct, frozen=True, kw_only=True):
     measured: float
     measured_error: float
     within: bool
+    verdict: VerifyVerdict | None = None
 
 
 class WorkloadChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +67,9 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
         after: the evidence recorded after the change.
         shared_buffers_before: when the first was recorded.
         shared_buffers_after: when the second was.
-        verdict: `as predicted`; `not as predicted`; `workload changed`, where the load has changed, so
-            that the prediction cannot be judged; `not known`, where there is nothing to compare.
+        verdict: `as predicted`; `not as predicted`, of one value at least; `workload changed`, where the
+            load has changed, so that the prediction cannot be judged; `not known`, where nothing can be
+            compared.
         reasons: sentences.
         values: predicted beside measured.
         workload: how much the load differs.

@@ -21,6 +21,7 @@ from pgsweep.cache.top.sample import CacheSample
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.reads import DiskReads
 from pgsweep.memory.processes import LocalServer, look
+from pgsweep.pg.catalog import read_databases
 from pgsweep.pg.counting import Counting, Reading
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryResult
@@ -29,7 +30,7 @@ from pgsweep.records.top import TopBackends, TopPageCache
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import ServerConfig
-from pgsweep.serve.consumers import Consumers
+from pgsweep.serve.consumers import Consumers, Key, Values, counted_key
 from pgsweep.serve.counters_only import CountersOnly, CountersSample
 from pgsweep.serve.history import Gap, History, Interval, Sample
 from pgsweep.serve.served_by import ServedBy, Split
@@ -78,6 +79,8 @@ class Collector:
         self._access: Access | None = None
         self._disk: DiskReads | None = None
         self._counting = Counting()
+        self._last_databases: dict[int, tuple[float, float]] | None = None
+        self._database_names: dict[int, str] = {}
         self._served_by = ServedBy()
         self._last: Reading | None = None
         self._last_disk_bytes: int | None = None
@@ -178,6 +181,7 @@ class Collector:
         interval = consumers.interval()
         if interval is None:
             return
+        interval[1].update(self._databases())
         head = sample.head if isinstance(sample, CacheSample) else sample
         consumers.remember_hidden(head.backends.hidden)
         self._history.add(Interval(self._config.name, now, *interval))
@@ -187,6 +191,25 @@ class Collector:
             watched.query_texts = consumers.texts
 
         self._board.changed(self._config.key, "consumers", change)
+
+    def _databases(self) -> dict[Key, Values]:
+        """Return hits and reads of each database since the last interval; nothing for the first."""
+        access = self._access
+        if access is None:
+            return {}
+        now, before = dict(self._counting.databases), self._last_databases
+        self._last_databases = now
+        if before is None:
+            return {}
+        if not now.keys() <= self._database_names.keys():
+            self._database_names = read_databases(access.connection)
+        rows: dict[Key, Values] = {}
+        for oid, (hits, reads) in now.items():
+            past = before.get(oid, (0.0, 0.0))
+            name = self._database_names.get(oid)
+            if oid and name is not None and (hits, reads) != past:
+                rows[counted_key(name)] = {"hits": hits - past[0], "reads": reads - past[1]}
+        return rows
 
     def _note_gap(self, now: float) -> None:
         """Record the gap in the history: since when there are no samples, and why."""
@@ -279,6 +302,7 @@ def gained(
         "covered_seconds": seconds,
         "transactions": now.transactions - before.transactions,
         "allocations": now.allocations - before.allocations,
+        "checkpoints": now.checkpoints - before.checkpoints,
     }
     if now.counted:
         values |= {"hits": now.hits - before.hits, "reads": now.reads - before.reads}

@@ -8,6 +8,9 @@
     evidence-size = "256MB"       # of the evidence of each server
     top-relations = 20            # that /metrics names, for each server
     show-queries = false          # the normalised texts of statements, on the page of consumers
+    base-path = "/pgsweep"        # below which a proxy shows the pages
+    tls-cert = "/etc/pgsweep/cert.pem"  # with tls-key: the pages are served by https
+    webhook = "https://hooks.example/pgsweep"  # is told when the advice changes
     max-connections = 256         # of browsers, proxies and Prometheus
     max-connections-per-address = 128
 
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +43,7 @@ from pgsweep.files import make_private
 from pgsweep.pg.conninfo import build_conninfo, describe, is_conninfo
 from pgsweep.plain import shell_word
 from pgsweep.regular import open_regular, read_bounded
+from pgsweep.serve.webhook import check_webhook
 from pgsweep.units import parse_bytes
 
 _MOST_BYTES: Final = 1 << 20
@@ -47,6 +52,7 @@ LEAST_CONNECTIONS: Final = 16
 MOST_CONNECTIONS: Final = 65_536
 _HOME: Final = ".local/state/pgsweep/serve"
 _METRIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,99}")
+_BASE_PATH: Final = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
 _LABEL: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 Source = Literal["auto", "peek", "sql"]
@@ -96,6 +102,10 @@ class _ServerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _ServeTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     listen: str | None = None
+    base_path: str = ""
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    webhook: str | None = None
     token_file: str | None = None
     interval: float | None = None
     history: str | None = None
@@ -123,6 +133,9 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
         history: folder of the history where that is a file.
         history_conninfo: the database of the history; None where it is a file.
         evidence: folder of the evidence of all servers.
+        base_path: below which a proxy shows the pages: `/pgsweep`; empty for the root.
+        webhook: address that is told when the advice changes.
+        tls: files of the certificate chain and of its key, PEM; None for http.
     """
 
     servers: list[ServerConfig]
@@ -132,6 +145,9 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     history_conninfo: str | None = None
     evidence: Path
     token: str | None = None
+    base_path: str = ""
+    tls: tuple[Path, Path] | None = None
+    webhook: str | None = None
     interval_seconds: float = 10.0
     source: Source = "auto"
     allowed_hosts: list[str] = []
@@ -144,6 +160,14 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     metrics: list[MetricConfig] = []
 
 
+class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the pages are reached, as the command line says; what it does not say is None."""
+
+    base_path: str | None = None
+    tls_cert: Path | str | None = None
+    tls_key: Path | str | None = None
+
+
 def load_config(
     targets: Sequence[str],
     *,
@@ -151,6 +175,7 @@ def load_config(
     listen: str | None = None,
     history: str | None = None,
     token_file: Path | None = None,
+    web: WebOptions | None = None,
     interval_seconds: float | None = None,
     source: Source | None = None,
     home: Path,
@@ -164,6 +189,7 @@ def load_config(
         listen: `HOST:PORT`; port 0 takes one that is free.
         history: folder of the history, or a connection string of the database for it.
         token_file: holds what a browser or Prometheus must show.
+        web: how pages are reached.
         interval_seconds: from one look to the next.
         source: how pools are read.
         home: where history and evidence lie by default.
@@ -190,6 +216,9 @@ def load_config(
         history_conninfo=build_conninfo(place) if in_database and place is not None else None,
         evidence=Path(given.evidence).expanduser() if given.evidence else folder / "evidence",
         token=None if token_path is None else read_token(token_path),
+        base_path=parse_base_path((web and web.base_path) or given.base_path),
+        webhook=None if given.webhook is None else check_webhook(given.webhook),
+        tls=_tls_files(web or WebOptions(), given),
         interval_seconds=interval,
         source=source or given.source or "auto",
         allowed_hosts=given.allowed_hosts,
@@ -211,6 +240,49 @@ def load_config(
             "or --listen 127.0.0.1:8432",
         )
     return config
+
+
+def parse_base_path(text: str) -> str:
+    """Return a path without a slash at its end; empty for the root.
+
+    Raises:
+        UsageError: it is no path of an address.
+    """
+    path = text.rstrip("/")
+    if path and not _BASE_PATH.fullmatch(path):
+        raise UsageError(f"`{text}` is not the path of an address", hint="--base-path /pgsweep")
+    return path
+
+
+def _tls_files(web: WebOptions, given: _ServeTable) -> tuple[Path, Path] | None:
+    """Return the files of the certificate and of its key.
+
+    Raises:
+        UsageError: one is missing, or they cannot be used.
+    """
+    cert, key = web.tls_cert or given.tls_cert, web.tls_key or given.tls_key
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise UsageError(
+            "a certificate and its key go together", hint="--tls-cert CERT.pem --tls-key KEY.pem"
+        )
+    files = Path(cert).expanduser(), Path(key).expanduser()
+    try:
+        # Of a key with a passphrase OpenSSL would ask at the terminal, if there is one.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files, password=lambda: b"")
+        open_to_all = files[1].stat().st_mode & 0o007
+    except OSError as error:
+        raise UsageError(
+            f"`{files[0]}` with the key `{files[1]}` cannot be used for TLS",
+            cause=str(error),
+            hint="both are PEM, the certificate first in its chain; the key has no passphrase",
+        ) from error
+    if open_to_all:
+        raise UsageError(
+            f"the key `{files[1]}` may be read by all users", hint=f"chmod o= {shell_word(str(files[1]))}"
+        )
+    return files
 
 
 def parse_listen(text: str) -> tuple[str, int]:

@@ -28,6 +28,9 @@ KEPT: Final = 20
 """How many of each kind are kept by name."""
 
 KINDS: Final = ("user", "database", "statement", "backend")
+COUNTED: Final = "counted"
+"""Kind of the rows with what pg_stat_database counts: they are a chart of their own."""
+
 COLUMNS: Final = (
     "active_seconds",
     "read_wait_seconds",
@@ -59,6 +62,11 @@ Key = tuple[str, str, str, str]
 
 Values = dict[str, float]
 OTHER_ID: Final = "other"
+
+
+def counted_key(database: str) -> Key:
+    """Return the key of what the server itself counts of a database, whoever executed it."""
+    return (COUNTED, "", database, "")
 
 
 def total_key() -> Key:
@@ -257,7 +265,7 @@ def _keys(user: str, database: str, query: str | None, pid: str | None) -> list[
 def largest(rows: Mapping[Key, Values]) -> dict[Key, Values]:
     """Return of each kind those with the largest shares of what is ranked, and the sum of all others."""
     found: dict[Key, Values] = {}
-    for kind in (*KINDS, "total"):
+    for kind in (*KINDS, COUNTED, "total"):
         own = {key: values for key, values in rows.items() if key[0] == kind}
         order = by_share({key: values for key, values in own.items() if key[3] != OTHER_ID})
         other: Values = dict(own.get((kind, "", "", OTHER_ID), {}))

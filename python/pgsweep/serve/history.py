@@ -54,6 +54,7 @@ SUMS: Final = (
     "page_cache_reads",
     "disk_reads",
     "unsplit_reads",
+    "checkpoints",
 )
 """Columns that are added up. What served the reads is known of other seconds than those of the sample
 (served_by.py), which are `split_seconds`."""

@@ -12,8 +12,20 @@ from collections.abc import Iterable
 from typing import Final
 
 from pgsweep.records.serve import ServeConsumer
-from pgsweep.serve.consumers import COLUMNS, KINDS, OTHER_ID, Key, Values, by_share, largest, total_key
+from pgsweep.serve.consumers import (
+    COLUMNS,
+    COUNTED,
+    KINDS,
+    OTHER_ID,
+    Key,
+    Values,
+    by_share,
+    largest,
+    total_key,
+)
 from pgsweep.serve.storage import Session
+
+DatabaseRows = tuple[list[float], list[float | None], dict[str, list[tuple[float, float] | None]]]
 
 LEVELS: Final = {60: 86_400, 900: 30 * 86_400, 21_600: 730 * 86_400}
 """Seconds of a level's step, and for how many seconds it is kept."""
@@ -138,6 +150,40 @@ def read(
         rest = [key for key in own if key[3] == OTHER_ID]
         ordered += [_record(key, own[key], covered) for key in (*named, *rest)]
     return covered, _record(total_key(), total, covered), ordered
+
+
+def read_databases(session: Session, server: str, begin: float, end: float, now: float) -> DatabaseRows:
+    """Return what was counted of each database, interval by interval.
+
+    Returns:
+        The ends of the intervals, their lengths in seconds, and by database hits and reads; None where
+        nothing was counted.
+    """
+    at: list[float] = []
+    seconds: list[float | None] = []
+    found: dict[str, list[tuple[float, float] | None]] = {}
+    if not session.columns("consumers"):
+        return at, seconds, found
+    for (number,) in session.execute("SELECT id FROM main.servers WHERE name = ?", [server]):
+        newest = {level: _newest(session, level, number, now + level) for level in LEVELS}
+        for level, after, until in parts_of(begin, end, now, newest):
+            for time, kind, database, covered, hits, reads in session.execute(
+                "SELECT at, kind, database, covered_seconds, hits, reads FROM main.consumers "
+                "WHERE level = ? AND server = ? AND at > ? AND at <= ? AND kind IN (?, 'total') ORDER BY at",
+                [level, number, math.floor(after), math.floor(until), COUNTED],
+            ):
+                if not at or at[-1] != time:
+                    at.append(float(time))
+                    seconds.append(None)
+                if kind == COUNTED:
+                    row = found.setdefault(database, [])
+                    row += [None] * (len(at) - 1 - len(row))
+                    row.append((hits or 0.0, reads or 0.0))
+                elif covered is not None:
+                    seconds[-1] = float(covered)
+    for row in found.values():
+        row += [None] * (len(at) - len(row))
+    return at, seconds, found
 
 
 def _record(key: Key, values: Values, covered: float) -> ServeConsumer:

@@ -9,7 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
-from pgsweep.records.serve import ServeConsumers, ServeCurve, ServeGap, ServeSeries, ServeVerification
+from pgsweep.records.serve import (
+    ServeConsumers,
+    ServeCurve,
+    ServeDatabase,
+    ServeDatabases,
+    ServeGap,
+    ServeSeries,
+    ServeVerification,
+)
 from pgsweep.serve import history_consumers
 from pgsweep.serve.history import COLUMNS, LEVELS
 from pgsweep.serve.storage import Session, Store
@@ -107,6 +115,35 @@ def read_consumers(store: Store, server: str, begin: float, end: float) -> Serve
         covered, total, found = history_consumers.read(session, server, begin, end, time.time())
     return ServeConsumers(
         server=server, begin=begin, end=end, covered_seconds=covered, totals=total, consumers=found
+    )
+
+
+def read_databases(store: Store, server: str, begin: float, end: float) -> ServeDatabases:
+    """Return hits and reads of each database over a range, those with most reads first.
+
+    Raises:
+        PgsweepError: the history cannot be read.
+    """
+    with store.reading() as session:
+        at, seconds, found = history_consumers.read_databases(session, server, begin, end, time.time())
+
+    def reads_of(name: str) -> float:
+        return sum(row[1] for row in found[name] if row is not None)
+
+    return ServeDatabases(
+        server=server,
+        begin=begin,
+        end=end,
+        at=at,
+        seconds=seconds,
+        databases=[
+            ServeDatabase(
+                name=name,
+                hits=[None if row is None else row[0] for row in found[name]],
+                reads=[None if row is None else row[1] for row in found[name]],
+            )
+            for name in sorted(found, key=lambda name: (-reads_of(name), name))
+        ],
     )
 
 

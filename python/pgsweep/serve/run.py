@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import resource
 import signal
@@ -28,6 +29,7 @@ from pgsweep.records.serve import (
     ServeAdvised,
     ServeConsumers,
     ServeCurve,
+    ServeDatabases,
     ServeMemory,
     ServeOverview,
     ServeSeries,
@@ -40,7 +42,13 @@ from pgsweep.serve.collect import Collector
 from pgsweep.serve.config import ServeConfig, is_loopback, make_folder
 from pgsweep.serve.forecast import Answer, Forecasts
 from pgsweep.serve.history import History, KeptCurve, KeptVerification, store_of
-from pgsweep.serve.history_reads import read_consumers, read_curves, read_series, read_verification
+from pgsweep.serve.history_reads import (
+    read_consumers,
+    read_curves,
+    read_databases,
+    read_series,
+    read_verification,
+)
 from pgsweep.serve.holding import hold_folder
 from pgsweep.serve.metrics import CONTENT_TYPE, exposed
 from pgsweep.serve.queries import UserMetrics
@@ -49,6 +57,7 @@ from pgsweep.serve.steady import steadied
 from pgsweep.serve.web.app import WebConfig, make_app
 from pgsweep.serve.web.connections import UVICORN, Room, bound_buffers
 from pgsweep.serve.web.events import Hub
+from pgsweep.serve.webhook import Webhook, advice_changed
 
 _KEPT_WINDOW: Final = 3600
 _MAP_SECONDS: Final = 10.0
@@ -70,12 +79,13 @@ class Service:
 
     Args:
         config: what is served.
+        warn: called with what the webhook was not told.
 
     Raises:
         PgsweepError: the history cannot be opened, or another process writes it.
     """
 
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ServeConfig, warn: Callable[[str], None] = lambda _: None) -> None:
         folders = {server.key: config.evidence / server.key for server in config.servers}
         in_folder = config.history_conninfo is None
         self._held = []
@@ -117,6 +127,7 @@ class Service:
             if (wanted := [m for m in config.metrics if not m.servers or server.name in m.servers])
         ]
         self._forecasts = Forecasts(folders, self._show_curve, self._show_verification)
+        self._webhook = None if config.webhook is None else Webhook(config.webhook, warn)
         self._kept_hour: dict[str, int] = {}
         self._maps: dict[tuple[str, str, str, str], tuple[float, CacheMap]] = {}
         self._map_lock = threading.Lock()
@@ -131,9 +142,13 @@ class Service:
         for user in self._user_metrics:
             user.start()
         self._forecasts.start()
+        if self._webhook is not None:
+            self._webhook.start()
 
     def stop(self) -> bool:
         """End all parts; what was collected is written. Return whether that was done in time."""
+        if self._webhook is not None:
+            self._webhook.stop()
         for recorder in self._recorders:
             recorder.ask_to_stop()
         for user in self._user_metrics:
@@ -164,8 +179,9 @@ class Service:
             curve = msgspec.structs.replace(
                 shown, failed=curve.failed, failed_at=curve.failed_at, next_at=curve.next_at
             )
+        before = best_advice(self.board.advised(key))
         if advised is not None:
-            advised = steadied(advised, best_advice(self.board.advised(key)))
+            advised = steadied(advised, before)
         last = advised or watched.advised.get(window)
         if (
             last is not None
@@ -180,6 +196,7 @@ class Service:
                 found.advised[window] = advised
 
         self.board.changed(key, "curve", change)
+        self._tell(key, before)
         if curve.failed is not None:
             return
         hour = int(curve.at // 3600)
@@ -188,6 +205,16 @@ class Service:
             if self._kept_hour.get(key, hour) != hour:
                 self.history.add(KeptCurve(watched.config.name, curve))
             self._kept_hour[key] = hour
+
+    def _tell(self, key: str, before: ServeAdvised | None) -> None:
+        """Tell the webhook where the advice is another one now."""
+        now = best_advice(self.board.advised(key))
+        if self._webhook is None or now is None:
+            return
+        at = datetime.datetime.fromtimestamp(now.at, datetime.UTC).isoformat(timespec="seconds")
+        event = advice_changed(self.board.servers[key].config.name, now, before, at)
+        if event is not None:
+            self._webhook.send(event)
 
     def _show_verification(self, key: str, answer: Answer) -> None:
         watched, found = self.board.servers[key], answer.verification
@@ -268,6 +295,16 @@ class Service:
     def series(self, key: str, begin: float, end: float) -> ServeSeries:
         """Return a part of the history."""
         return read_series(self._store, self.board.servers[key].config.name, begin, end)
+
+    def databases(self, key: str, begin: float, end: float) -> ServeDatabases:
+        """Return hits and reads of each database."""
+        name = self.board.servers[key].config.name
+        try:
+            return read_databases(self._store, name, begin, end)
+        except PgsweepError as error:
+            return ServeDatabases(
+                server=name, begin=begin, end=end, at=[], seconds=[], databases=[], trouble=error.message
+            )
 
     def consumers(self, key: str, begin: float, end: float) -> ServeConsumers:
         """Return who used the server over a range."""
@@ -388,7 +425,7 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
     _allow_files(config.max_connections)
     with _listening(config.host, config.port) as listening:
         port = listening.getsockname()[1]
-        service = Service(config)
+        service = Service(config, warn)
         hub = Hub()
         service.board.listen(hub.report)
         room = Room(config.max_connections, config.max_connections_per_address)
@@ -396,6 +433,7 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
             hosts=_hosts(config),
             token=config.token,
             version=__version__,
+            base=config.base_path,
             connections=config.max_connections,
             connections_of_one=config.max_connections_per_address,
         )
@@ -410,6 +448,8 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
                 server_header=False,
                 http=room.protocol(),
                 timeout_graceful_shutdown=3,
+                ssl_certfile=None if config.tls is None else str(config.tls[0]),
+                ssl_keyfile=None if config.tls is None else str(config.tls[1]),
                 **UVICORN,
             ),
             hub,
@@ -422,7 +462,8 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
         service.start()
         try:
             shown = f"[{config.host}]" if ":" in config.host else config.host
-            say(f"http://{shown}:{port}/")
+            scheme = "http" if config.tls is None else "https"
+            say(f"{scheme}://{shown}:{port}{config.base_path}/")
             if service.history.trouble is not None:
                 warn(service.history.trouble)
             server.run(sockets=[listening])

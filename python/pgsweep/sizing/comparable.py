@@ -19,8 +19,9 @@ HugePagesNow = Literal["on", "off"] | None
 
 THROUGHPUT: Final = "throughput"
 FROM_DISK: Final = "read from disk"
-_COUNTED: Final = (THROUGHPUT, FROM_DISK)
-"""What is compared by how much was counted in all, not by a ratio of two counters."""
+BEHIND_THE_POOL: Final = (THROUGHPUT, FROM_DISK)
+"""What depends on the page cache too. It is compared by how much was counted in all, not by a ratio of two
+counters."""
 
 _MORE_UNUSED: Final = 0.05
 """Of the memory: where so much more is unused than before the change, the page cache is still filling."""
@@ -35,7 +36,7 @@ _PAUSE_CHANGED: Final = 0.2
 """Of the time from one transaction to the next: where a session pauses so much more or less, as one with a
 set pace does, the throughput follows from that. Clients on a busy host vary a little too."""
 
-_FULL: Final = 0.98
+FULL: Final = 0.98
 """The share of buffers in use from which on the pool counts as full."""
 
 _SWINGING_PASSES: Final = 6.0
@@ -64,7 +65,7 @@ def comparable(
         values = [one for one in values if one.name != THROUGHPUT]
         reasons.append(another)
     if _counts_lost(after, load):
-        values = [one for one in values if one.name not in _COUNTED]
+        values = [one for one in values if one.name not in BEHIND_THE_POOL]
         reasons.append(
             "neither the throughput nor reads from disk are compared: what the server counted shortly before "
             "its statistics were reset is lost"
@@ -123,7 +124,8 @@ def unsettled(prediction: PredictResult, after: Observation) -> str | None:
     if prediction.no_eviction is not None:
         return None
     used, blocks = after.table("snapshot_times")["used_frames"], after.server.pool_blocks
-    if after.evidence.meta.sampling or not len(used) or used.max() >= blocks * _FULL:
+    # Where the blocks were sampled, `used_frames` counts those of the sample.
+    if after.server.sampling_rate < 1 or not len(used) or used.max() >= blocks * FULL:
         return None
     share = format_percent(used.max() / blocks)
     return (

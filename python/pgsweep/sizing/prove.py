@@ -35,7 +35,8 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.host.machine import describe_machine
 from pgsweep.plain import shell_word
 from pgsweep.progress import NullListener, Progress
-from pgsweep.records.prediction import CurvePoint, PredictResult
+from pgsweep.records import trace_reasons as reasons
+from pgsweep.records.prediction import CurvePoint, PredictResult, Verdict
 from pgsweep.records.proof import ProveResult, ProveRow
 from pgsweep.sizing.accuracy import Accuracy, interval_of
 from pgsweep.sizing.observed import Observation, Server
@@ -123,8 +124,18 @@ def prove(
         max_abs_error=accuracy.largest,
         simulator_max_abs_error=max(abs(row.simulated_miss_ratio - row.measured_miss_ratio) for row in rows),
         within_interval_ratio=accuracy.within,
-        verdict=predicted.verdict,
+        verdict=_verdict(predicted.verdict, rows, observation.server.pool_bytes),
     )
+
+
+def _verdict(predicted: Verdict, rows: Sequence[ProveRow], today_bytes: int) -> Verdict:
+    """Return the verdict on the prediction, at best rough where the proof of today's size contradicts it."""
+    today = next((row for row in rows if row.shared_buffers_bytes == today_bytes and row.comparable), None)
+    if today is None or today.predicted.low <= today.measured_miss_ratio <= today.predicted.high:
+        return predicted
+    said = reasons.proof_outside_today(today.measured_miss_ratio, today.predicted.low, today.predicted.high)
+    level = "rough" if predicted.level == "reliable" else predicted.level
+    return msgspec.structs.replace(predicted, level=level, reasons=[said, *predicted.reasons])
 
 
 def _open_trace(path: Path) -> Evidence:

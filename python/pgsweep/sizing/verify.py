@@ -26,6 +26,7 @@ from pgsweep.pg.refusals import explained
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
 from pgsweep.sizing.comparable import (
+    BEHIND_THE_POOL,
     FROM_DISK,
     THROUGHPUT,
     HugePagesNow,
@@ -71,7 +72,7 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     values = _values(prediction, was, now, loads, pace)
     values, not_compared = comparable(values, was, now, loads[1], huge_pages)
     workload = compare_loads(*loads)
-    verdict, reasons = _verdict(
+    values, verdict, reasons = _judged(
         values, prediction, was, now, load_changed=any(one.changed for one in workload)
     )
     if any(one.name == THROUGHPUT for one in values):
@@ -182,37 +183,71 @@ def _predicted(
     )
 
 
-def _verdict(
+def _judged(
     values: list[VerifiedValue],
     prediction: PredictResult,
     before: Observation,
     after: Observation,
     *,
     load_changed: bool,
-) -> tuple[VerifyVerdict, list[str]]:
-    """Return whether it came true, and why that is said."""
-    outside = [one for one in values if not one.within]
-    wrong = [one for one in outside if not _within_together(one, len(values))]
+) -> tuple[list[VerifiedValue], VerifyVerdict, list[str]]:
+    """Return each value with its verdict, the verdict on the whole, and why that is said."""
+
+    def all_are(
+        verdict: VerifyVerdict, why: list[str]
+    ) -> tuple[list[VerifiedValue], VerifyVerdict, list[str]]:
+        return [msgspec.structs.replace(one, verdict=verdict) for one in values], verdict, why
+
     if not values:
-        return "not known", prediction.verdict.sentences or ["nothing is predicted for this size"]
-    if why := unsettled(prediction, after) or filling(before.server, after.server, values):
-        return "not known", [why]
+        return all_are("not known", prediction.verdict.sentences or ["nothing is predicted for this size"])
+    if why := unsettled(prediction, after):
+        return all_are("not known", [why])
+    outside = [one for one in values if not one.within]
     if load_changed:
         held = "the prediction applies to the earlier load only"
         if not outside:
             held = "all measured values are within their intervals nevertheless"
-        return "workload changed", [f"the load has changed, so the prediction cannot be judged; {held}"]
-    if wrong and (why := just_filled(after)):
-        return "not known", [why]
-    names = ", ".join(one.name for one in outside)
-    if wrong:
-        return "not as predicted", [f"outside the interval: {names}"]
-    if outside:
-        return "as predicted", [
+        return all_are(
+            "workload changed", [f"the load has changed, so the prediction cannot be judged; {held}"]
+        )
+    wrong = [one for one in outside if not _within_together(one, len(values))]
+    judged, reasons = _each(values, wrong, filling(before.server, after.server, values), just_filled(after))
+    found = [one.verdict for one in judged]
+    if "not as predicted" in found:
+        names = ", ".join(one.name for one in judged if one.verdict == "not as predicted")
+        return judged, "not as predicted", [f"outside the interval: {names}", *reasons]
+    if "as predicted" not in found:
+        return judged, "not known", reasons
+    near = ", ".join(one.name for one in outside if one not in wrong)
+    if near:
+        reasons = [
             "outside its 90% interval, but not so far that it is unlikely for one of "
-            f"{len(values)} values: {names}"
+            f"{len(values)} values: {near}",
+            *reasons,
         ]
-    return "as predicted", []
+    return judged, "as predicted", reasons
+
+
+def _each(
+    values: list[VerifiedValue], wrong: list[VerifiedValue], cold: str | None, fresh: str | None
+) -> tuple[list[VerifiedValue], list[str]]:
+    """Return the values with a verdict each, and why some are not known.
+
+    Args:
+        wrong: those of them that lie outside.
+        cold: the page cache was filling, which changes what depends on it and not the misses of the pool.
+        fresh: the pool had just been filled, after which its misses swing.
+    """
+    judged, reasons = [], []
+    for one in values:
+        verdict: VerifyVerdict = "not as predicted" if one in wrong else "as predicted"
+        why = cold if one.name in BEHIND_THE_POOL else None
+        why = why or (fresh if one in wrong else None)
+        if why is not None:
+            verdict = "not known"
+            reasons += [] if why in reasons else [why]
+        judged.append(msgspec.structs.replace(one, verdict=verdict))
+    return judged, reasons
 
 
 def _within_together(value: VerifiedValue, count: int) -> bool:

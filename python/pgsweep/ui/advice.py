@@ -7,7 +7,7 @@ from typing import Final
 
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, Gain, ReadsPoint, RuleOfThumb
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, factor, factors, figure, format_bytes, percent, seconds
+from pgsweep.ui.numbers import count, factor, factors, format_bytes, millis, percent, seconds
 from pgsweep.ui.prediction import verdict_text
 from pgsweep.ui.relation_reads import relations_section
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section
@@ -139,13 +139,13 @@ def _reads(result: AdviceResult, terminal: Terminal) -> str:
     points = result.points
     sizes = [point.shared_buffers_bytes for point in points]
     disk = [f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}" for point in points]
-    waits = [f"{figure(point.wait_low)} to {figure(point.wait_high)}" for point in points]
+    waits = [f"{millis(point.wait_low)} to {millis(point.wait_high)}" for point in points]
     fields = [
         Field("shared_buffers", 0, [format_bytes(size) for size in sizes]),
         Field("misses/s\npredicted", 5, [count(point.misses_per_second) for point in points]),
         Field("disk\nreads/s", 2, [_disk(result, point) for point in points]),
         Field("90% interval", 3, disk),
-        Field("waiting\ns/s", 4, [figure(point.wait_ratio) for point in points]),
+        Field("waiting\nms/s", 4, [millis(point.wait_ratio) for point in points]),
         Field("90% interval", 6, waits),
     ]
     loop = [_throughput(point) for point in points]
@@ -398,13 +398,13 @@ def _reads_section(result: AdviceResult) -> Section:
                 Cell(count(point.misses_per_second)),
                 Cell(_disk(result, point)),
                 Cell(f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"),
-                Cell(figure(point.wait_ratio)),
-                Cell(f"{figure(point.wait_low)} to {figure(point.wait_high)}"),
+                Cell(millis(point.wait_ratio)),
+                Cell(f"{millis(point.wait_low)} to {millis(point.wait_high)}"),
                 *map(Cell, _throughput(point)),
             ]
         )
     head = ["shared_buffers", "misses per second", "disk reads per second", "90% interval"]
-    head += ["seconds of waiting per second", "90% interval", "throughput against today", "90% interval"]
+    head += ["milliseconds of waiting per second", "90% interval", "throughput against today", "90% interval"]
     groups = [Group(""), Group("predicted", 7, Predicted)]
     lead = f"Disk reads are {_BASIS[result.disk_reads_from]}."
     return Section("Reads by shared_buffers", "reads", lead, [], [], groups, head, rows, marked=marked)

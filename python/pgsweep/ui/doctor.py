@@ -99,7 +99,7 @@ def doctor_text(result: DoctorResult, terminal: Terminal) -> str:
         if abilities:
             lines += ["", terminal.paint(title, "bold")]
         for ability in abilities:
-            lines += _ability_lines(ability, name_width, width, terminal)
+            lines += _ability_lines(ability, _needed_for(result, ability), name_width, width, terminal)
     if result.commands:
         lines += ["", terminal.paint("What you can run", "bold")]
         room = max((len(line.command) for line in result.commands[:-1]), default=0)
@@ -126,16 +126,24 @@ def _command_lines(line: Runnable, room: int, width: int, terminal: Terminal) ->
     return [terminal.paint(head, paint) + first, *(indent + part for part in rest)]
 
 
-def _ability_lines(ability: Ability, name_width: int, width: int, terminal: Terminal) -> list[str]:
+def _needed_for(result: DoctorResult, ability: Ability) -> list[str]:
+    """Return what an ability is needed for, without the commands that work in another way all the same."""
+    works = {line.command for line in result.commands if line.state == "works"}
+    return [name for name in ability.needed_for if name not in works]
+
+
+def _ability_lines(
+    ability: Ability, needed_for: list[str], name_width: int, width: int, terminal: Terminal
+) -> list[str]:
     mark, text, paint = _WORDS[ability.available]
     head = f"  {terminal.pick(mark, '')}{text:<{_WORD_WIDTH}}  "
     indent = " " * (len(head) + name_width + 2)
     why, *more = textwrap.wrap(ability.why, max(20, width - len(indent)), break_long_words=False) or [""]
     painted = terminal.paint(head, paint)
     lines = [f"{painted}{_label(ability):<{name_width}}  {why}", *(indent + line for line in more)]
-    if ability.needed_for and not ability.available:
+    if needed_for and not ability.available:
         lines += textwrap.wrap(
-            "needed for: " + ", ".join(ability.needed_for),
+            "needed for: " + ", ".join(needed_for),
             width,
             initial_indent=indent,
             subsequent_indent=indent,
@@ -162,7 +170,7 @@ def _sections(result: DoctorResult) -> list[Section]:
                 Cell(_word(ability)),
                 Cell(ability.why),
                 Cell(ability.enable or "", code=ability.enable is not None),
-                Cell(", ".join(ability.needed_for)),
+                Cell(", ".join(_needed_for(result, ability))),
             ]
             for ability in result.abilities
             if ability.area == area

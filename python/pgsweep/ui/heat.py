@@ -34,10 +34,14 @@ def source_text(source: HeatSource, version: str) -> str:
 def state_text(state: HeatState, before: HeatState | None = None) -> str:
     """Return how much is resident, and the usage counts beside those that were saved."""
     was = "" if before is None else f" (before: {percent(before.resident)})"
-    lines = [
+    lines = []
+    if state.worth is not None:
+        then = "" if before is None or before.worth is None else f" (before: {percent(before.worth)})"
+        lines.append(f"worth having (usage_count 2 and more): {percent(state.worth)} is resident{then}")
+    lines.append(
         f"resident now: {known_bytes(state.resident_bytes)} of {known_bytes(state.target_bytes)}, "
         f"{percent(state.resident)}{was}; weighted by heat {percent(state.resident_hot)}"
-    ]
+    )
     if state.page_cache is not None:
         lines.append(
             f"of what was in the page cache, {percent(state.page_cache)} is there; "
@@ -47,7 +51,8 @@ def state_text(state: HeatState, before: HeatState | None = None) -> str:
         lines.append(f"of what was saved, {percent(state.matched)} could be matched with something here")
     lines.append(f"usage_count saved    {levels(state.usage_saved)}")
     lines.append(
-        f"usage_count now      {levels(state.usage_now)}; {percent(state.usage_reached)} have theirs again"
+        f"usage_count now      {levels(state.usage_now)}; "
+        f"{percent(state.usage_reached)} have their saved usage count"
     )
     return "\n".join(lines)
 
@@ -142,10 +147,12 @@ def _unread(relations: Sequence[HeatRelation]) -> list[str]:
 
 def state_facts(state: HeatState) -> list[Fact]:
     """Return the shares as figures of a page."""
+    worth = [Fact(percent(state.worth), "of what is worth having is in the pool", Measured)]
     facts = [
+        *(worth if state.worth is not None else []),
         Fact(percent(state.resident), "of the saved blocks are in the pool", Measured),
         Fact(percent(state.resident_hot), "weighted by heat", Measured),
-        Fact(percent(state.usage_reached), "have their usage count again", Measured),
+        Fact(percent(state.usage_reached), "have their saved usage count", Measured),
     ]
     if state.either is not None:
         facts.append(Fact(percent(state.either), "in one cache or the other", Measured))

@@ -100,6 +100,11 @@ def counted(number: float, one: str, several: str = "") -> str:
     return f"{text} {one if text == '1' else several or one + 's'}"
 
 
+def millis(ratio: float | None) -> str:
+    """Return seconds per second as milliseconds per second; what is less than a thousandth of that is 0."""
+    return figure(None if ratio is None else round(1000 * ratio, 3) + 0.0)
+
+
 def figure(value: float | None) -> str:
     """Return a number to three digits, never in powers of ten; `–` where there is none."""
     if value is None or not math.isfinite(value):

@@ -12,6 +12,7 @@ from pgsweep.ui.prediction_memory import (
     budget_section,
     memory_columns,
     memory_headline,
+    memory_line,
     memory_section,
     memory_text,
     memory_values,
@@ -75,6 +76,7 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
             cells.append("")
         rows.append(cells)
 
+    rows = _one_beyond(rows, marked)
     parts = ["\n".join(head)]
     if rows:
         parts.append(table(columns, rows, terminal, marked=marked))
@@ -83,14 +85,26 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
         parts.append("\n".join(textwrap.fill(text, wide, subsequent_indent="  ") for text in _scans(result)))
     if len(result.points) > 1:
         parts.append(chart(predict_series(result), terminal, today_bytes=today))
-    if result.memory is not None:
+    if result.memory is not None and terminal.tables:
         parts.append(memory_text(result.memory, today, terminal))
+    elif result.memory is not None:
+        parts.append(memory_line(result, terminal))
     if result.what_if:
         parts.append(what_if_text(result, terminal))
     parts.append(verdict_text(result.verdict, terminal))
     if result.changed is not None:
         parts.append(verdict_text(result.changed.verdict, terminal, before="With the what-ifs: "))
     return "\n\n".join(parts) + "\n"
+
+
+def _one_beyond(rows: list[list[str]], marked: int | None) -> list[list[str]]:
+    """Return the rows with one for all sizes at the end that say the same, as they hold all that is used."""
+    first = len(rows) - 1
+    while first > 0 and first - 1 != marked and rows[first - 1][1:] == rows[-1][1:] and rows[-1][2]:
+        first -= 1
+    if first >= len(rows) - 1 or first == marked:
+        return rows
+    return [*rows[:first], [f"{rows[first][0]} to {rows[-1][0]}", *rows[-1][1:]]]
 
 
 def _sizes(result: PredictResult) -> list[tuple[int, CurvePoint | None]]:

@@ -16,7 +16,17 @@ from pgsweep.records.prediction import (
     ThroughputPoint,
     TimedReads,
 )
-from pgsweep.ui.numbers import count, factor, factors, figure, format_bytes, known_bytes, percent
+from pgsweep.ui.numbers import (
+    count,
+    factor,
+    factors,
+    figure,
+    format_bytes,
+    known_bytes,
+    millis,
+    percent,
+    rough_percent,
+)
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
 from pgsweep.ui.served import (
     CAPTION,
@@ -28,6 +38,7 @@ from pgsweep.ui.served import (
 )
 from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
+from pgsweep.units import as_setting
 
 _WHERE: Final = {"host": "the host's memory", "cgroup": "the memory cgroup's limit", "asked": "asked for"}
 _FIELDS: Final = (
@@ -76,6 +87,25 @@ def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal)
     if lines:
         parts.append("On the page cache:\n" + "\n".join(lines))
     return "\n\n".join(parts)
+
+
+def memory_line(result: PredictResult, terminal: Terminal) -> str:
+    """Return what follows from the page cache for the decision, and in one line what it does today."""
+    memory, today = result.memory, result.observed.shared_buffers_bytes
+    if memory is None:
+        return ""
+    decided = memory_headline(result)
+    lines = [] if decided is None else textwrap.wrap(f"{decided}.", min(terminal.width, 100))
+    now = next((point for point in memory.points if point.shared_buffers_bytes == today), None)
+    said = f"Memory to share: {format_bytes(memory.memory_bytes)}"
+    if now is not None:
+        said = (
+            f"Page cache: {format_bytes(now.page_cache_bytes)}, finds "
+            f"{rough_percent(now.page_cache_hit_ratio)} "
+            f"of misses; {count(now.disk_reads_per_second)} disk reads/s"
+        )
+    lines.append(f"{said}. More: --memory")
+    return "\n".join(lines)
 
 
 def _fitted(points: list[DiskPoint], fields: list[Field], today: int | None, terminal: Terminal) -> str:
@@ -127,9 +157,9 @@ def _saved_fields(memory: MemoryPrediction) -> list[Field]:
         waits = [_bounded(point.wait_ratio, point.wait_low, point.wait_high) for point in points]
         saved = [_saved(point) for point in points]
         fields += [
-            Field("waiting for\nreads, s/s", 5, [value for value, _ in waits]),
+            Field("waiting for\nreads, ms/s", 5, [value for value, _ in waits]),
             Field("90% interval", 6, [interval for _, interval in waits]),
-            Field("saved, s/s\nper GB", 0, [value for value, _ in saved]),
+            Field("saved, ms/s\nper GB", 0, [value for value, _ in saved]),
             Field("90% interval", 2, [interval for _, interval in saved]),
         ]
     if loop:
@@ -142,8 +172,8 @@ def _saved_fields(memory: MemoryPrediction) -> list[Field]:
 
 
 def _bounded(value: float | None, low: float | None, high: float | None) -> tuple[str, str]:
-    """Return the cells of a value and its interval; empty where it is not predicted."""
-    return ("", "") if value is None else (figure(value), f"{figure(low)} to {figure(high)}")
+    """Return the cells of seconds per second and their interval; empty where they are not predicted."""
+    return ("", "") if value is None else (millis(value), f"{millis(low)} to {millis(high)}")
 
 
 def _saved(point: DiskPoint) -> tuple[str, str]:
@@ -158,8 +188,8 @@ def _saved_words(memory: MemoryPrediction) -> str:
     if costs is None:
         return ""
     return (
-        "Saved: by how many seconds per second all sessions together wait less for reads, per gigabyte up to "
-        "the next size; below 0 they wait longer. A read from disk takes "
+        "Saved: by how many milliseconds per second all sessions together wait less for reads, per gigabyte "
+        "up to the next size; below 0 they wait longer. A read from disk takes "
         f"{figure(costs.disk_read_seconds * 1e6)} µs ({costs.disk_read_kind}), a copy from the page cache "
         f"{figure(costs.copy_seconds * 1e6)} µs ({costs.copy_kind})."
     )
@@ -191,8 +221,10 @@ def _parts_text(use: MemoryUse) -> str:
 
 def _lead(memory: MemoryPrediction) -> str:
     kind = "assumed" if memory.other_assumed else "measured"
+    asked = memory.memory_from == "asked"
+    size = as_setting(memory.memory_bytes) if asked else format_bytes(memory.memory_bytes)
     return (
-        f"Memory to share: {format_bytes(memory.memory_bytes)} ({_WHERE[memory.memory_from]}). "
+        f"Memory to share: {size} ({_WHERE[memory.memory_from]}). "
         f"{format_bytes(memory.other_bytes)} of it are neither shared memory nor cached files ({kind})."
     )
 
@@ -262,7 +294,7 @@ def memory_headline(result: PredictResult) -> str | None:
                 f"{size} of shared_buffers instead of {format_bytes(today)}: "
                 f"{factor(best.ratio, 'times')} the throughput ({factors(best.low, best.high)}), as predicted"
             )
-        return f"No size predicted is certain to give more throughput than today's {format_bytes(today)}"
+        return _uncertain(result, "throughput")
     least = min(memory.points, key=lambda point: point.disk_reads_per_second)
     if least.disk_reads_high < now.disk_reads_low:
         return (
@@ -270,7 +302,25 @@ def memory_headline(result: PredictResult) -> str | None:
             f"disk reads from {count(now.disk_reads_per_second)} to {count(least.disk_reads_per_second)} a "
             f"second ({count(least.disk_reads_low)} to {count(least.disk_reads_high)}), as predicted"
         )
-    return f"No size predicted is certain to read less from disk than today's {format_bytes(today)}"
+    return _uncertain(result, "disk reads")
+
+
+def _uncertain(result: PredictResult, what: str) -> str:
+    """Return which size misses least for certain, where nothing behind the pool changes for certain."""
+    observed = result.observed
+    less = [point for point in result.points if point.high < observed.miss_ratio]
+    if not less:
+        return f"No certain change in misses or {what} at any size predicted"
+
+    def shown(ratio: float) -> str:
+        return rough_percent(ratio).replace(".0%", "%")
+
+    least = shown(min(point.miss_ratio for point in less))
+    size = min(point.shared_buffers_bytes for point in less if shown(point.miss_ratio) == least)
+    return (
+        f"{format_bytes(size)} would miss {least} instead of {shown(observed.miss_ratio)}. "
+        f"No certain change in {what}"
+    )
 
 
 def picture_section(result: PredictResult, memory: MemoryPrediction) -> Section | None:
@@ -337,7 +387,7 @@ def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
         )
     head = ["shared_buffers", "page cache left", "misses found there, %", "disk reads per second"]
     head += ["90% interval", "held twice"]
-    head += ["seconds of waiting saved per second and added GB"] if memory.costs is not None else []
+    head += ["milliseconds of waiting saved per second and added GB"] if memory.costs is not None else []
     head += ["throughput against today", "90% interval"] if loop else []
     return Section(
         title="Disk reads by shared_buffers",

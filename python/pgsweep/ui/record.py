@@ -44,6 +44,7 @@ _ENDINGS = {
     "time": "as long as asked for",
     "limit": "until a limit was reached",
     "still": "ended early: hardly anything was evicted",
+    "unpredictable": "ended early: no prediction is possible from this load",
     "interrupt": "ended by interrupt",
     "server": "ended early: the server was stopped, restarted or crashed",
     "session": "ended early: an administrator ended the recorder's session",

@@ -24,12 +24,16 @@ _PROBE = "─█░●⣿≥×"
 
 @dataclass(frozen=True)
 class Terminal:
-    """How to write a text: at most `width` columns, with or without Unicode's characters and colours."""
+    """How to write a text: at most `width` columns, with or without Unicode's characters and colours.
+
+    Without `tables` a text leaves out what most readers do not ask for, and says how it is had.
+    """
 
     width: int = 80
     unicode: bool = True
     colour: bool = False
     interactive: bool = False
+    tables: bool = True
 
     @classmethod
     def of(

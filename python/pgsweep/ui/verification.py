@@ -49,7 +49,7 @@ def verify_text(result: VerifyResult, terminal: Terminal) -> str:
                 _shown(value, value.predicted),
                 _interval(value),
                 _measured(value),
-                "within" if value.within else "outside",
+                _word(value),
             ]
             for value in result.values
         ]
@@ -69,6 +69,13 @@ def _sizes(result: VerifyResult) -> str:
     if before == after:
         return f"shared_buffers {before} as before"
     return f"shared_buffers from {before} to {after}"
+
+
+def _word(value: VerifiedValue) -> str:
+    """Return where the measured value lies, or why that says nothing."""
+    if value.verdict in ("not known", "workload changed"):
+        return value.verdict
+    return "within" if value.within else "outside"
 
 
 def _shown(value: VerifiedValue, number: float) -> str:
@@ -117,7 +124,7 @@ def verify_page(result: VerifyResult) -> Page:
             Cell(_shown(value, value.predicted)),
             Cell(_interval(value)),
             Cell(_measured(value)),
-            Cell("within" if value.within else "outside"),
+            Cell(_word(value)),
         ]
         for value in result.values
     ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from pgsweep.records.heat import HeatRelation, WarmCheckResult
 from pgsweep.ui.heat import (
     lost_lines,
@@ -16,16 +19,29 @@ from pgsweep.ui.numbers import percent
 from pgsweep.ui.section import Page
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
+from pgsweep.units import format_plain
+
+_PARTS: Final = re.compile(r"(<=|>=|==|!=|<|>|=)")
+_NUMBER: Final = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
 
 
 def held_conditions(result: WarmCheckResult) -> list[str]:
-    """Return each condition of --fail-if that holds, with the value as a percentage like all others."""
+    """Return each condition of --fail-if that holds: what is there, and what was wanted."""
     lines = []
     for text in result.conditions:
-        name = text.split("<")[0].split(">")[0].split("=")[0].split("!")[0].strip()
+        parts = [part.strip() for part in _PARTS.split(text, maxsplit=1)]
+        if len(parts) < 3:
+            lines.append(f"{text} holds")
+            continue
+        name, comparison, limit = parts
         value = getattr(result.state, name, None)
-        known = f": {name} is {percent(value)}" if isinstance(value, float) else ""
-        lines.append(f"{text} holds{known}")
+        known = percent(value) if isinstance(value, float) else "not known"
+        if comparison in ("<", "<="):
+            wanted = f"{format_plain(round(100 * float(limit), 4))}%" if _NUMBER.fullmatch(limit) else limit
+            what = "" if name in ("worth", "resident") else f"{name} "
+            lines.append(f"not warm: {what}{known}, wanted {wanted}")
+        else:
+            lines.append(f"{text} holds: {name} is {known}")
     return lines
 
 
@@ -34,7 +50,7 @@ def check_text(result: WarmCheckResult, terminal: Terminal) -> str:
     parts = [
         source_text(result.source, result.server_version),
         state_text(result.state),
-        "\n".join(f"{terminal.paint('fails:', 'red')} {line}" for line in held_conditions(result)),
+        "\n".join(terminal.paint(line, "red") for line in held_conditions(result)),
         relations_text(result.relations, terminal),
         *lost_lines(result.relations, terminal),
         *missing_lines(result.missing, terminal),
@@ -44,9 +60,11 @@ def check_text(result: WarmCheckResult, terminal: Terminal) -> str:
 
 def check_page(result: WarmCheckResult) -> Page:
     """Return the shares, and every relation."""
-    title = f"{percent(result.state.resident)} of the saved working set is resident"
+    worth = result.state.worth
+    share = percent(result.state.resident if worth is None else worth)
+    title = f"{share} of the saved working set{'' if worth is None else ' worth having'} is resident"
     lead = source_text(result.source, result.server_version) + "."
-    lead += "".join(f" Fails: {line}." for line in held_conditions(result))
+    lead += "".join(f" {line[:1].upper()}{line[1:]}." for line in held_conditions(result))
     return Page(title, lead, [relations_page(result.relations, state_facts(result.state), result.missing)])
 
 

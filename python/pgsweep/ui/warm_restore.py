@@ -46,7 +46,7 @@ def _work_text(result: WarmRestoreResult) -> str:
             "usage counts are left to the queries: they evict what was read, so the clock hand moves"
         )
     elif result.touches:
-        lines.append(counted(result.touches, "more access raises", "more accesses raise") + " usage counts")
+        lines.append(counted(result.touches, "extra read restores", "extra reads restore") + " usage counts")
     if result.left_out_bytes:
         lines.append(f"no room in this pool for the coldest {format_bytes(result.left_out_bytes)}")
     if not result.dry_run:

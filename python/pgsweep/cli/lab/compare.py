@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pgsweep.records.lab import LabResult
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.command(context_settings={"help_option_names": HELP_NAMES}, hidden=True)
 @click.argument("first", type=FileName())
 @click.argument("second", type=FileName())
 @output_options

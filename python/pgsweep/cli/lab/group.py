@@ -24,6 +24,5 @@ def command(ctx: click.Context, /) -> None:
       pgsweep lab list
       pgsweep lab run residency
       pgsweep lab run my-grid.toml -o my-grid.html
-      pgsweep lab compare before.json after.json
     """
     click.echo(ctx.get_help())

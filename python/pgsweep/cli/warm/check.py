@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "--fail-if",
     multiple=True,
     metavar="CONDITION",
-    help="End with exit code 5 if the condition holds: 'resident<0.9'. Repeatable; one of them is enough.",
+    help="End with exit code 5 if the condition holds: 'worth<0.9'. Repeatable; one of them is enough.",
 )
 @pool_source_option
 @output_options
@@ -51,7 +51,9 @@ def command(
     cold. A condition compares one of these values with a number, such as 0.9 or 90%:
 
     \b
-      resident       share of the saved blocks that lie in the buffer pool
+      worth          share of the saved blocks of usage count 2 and more that lie in the buffer pool;
+                     in a steady load the others come and go
+      resident       the same of all saved blocks
       resident_hot   the same, each block weighted by its usage count + 1
       either         in the buffer pool or in the page cache
       page_cache     share of what was in the page cache that is there now
@@ -63,7 +65,7 @@ def command(
     \b
     Examples:
       pgsweep warm check shop.heat shop
-      pgsweep warm check shop.heat -h db2 -U monitor shop --fail-if 'resident<0.9'
+      pgsweep warm check shop.heat -h db2 -U monitor shop --fail-if 'worth<0.9'
       until pgsweep warm check -q shop.heat shop --fail-if 'resident_hot<95%'; do sleep 5; done
     """
     from pgsweep.cli.provenance import with_provenance
@@ -89,5 +91,5 @@ def command(
     result = target.use(checked)
     output.write(with_provenance(result, settings.arguments, server=target.server))
     for text in held_conditions(result):
-        settings.say(f"--fail-if {text}")
+        settings.say(text)
     return CONDITION_HOLDS if result.conditions else 0

@@ -26,6 +26,7 @@ from pgsweep.records.serve import (
     ServeConsumers,
     ServeCurve,
     ServeCurves,
+    ServeDatabases,
     ServeMemory,
     ServeOverview,
     ServeSeries,
@@ -88,6 +89,9 @@ class Source(Protocol):
     def series(self, key: str, begin: float, end: float) -> ServeSeries:
         """Return a part of the history."""
 
+    def databases(self, key: str, begin: float, end: float) -> ServeDatabases:
+        """Return hits and reads of each database over a range."""
+
     def consumers(self, key: str, begin: float, end: float) -> ServeConsumers:
         """Return who used the server over a range."""
 
@@ -105,6 +109,7 @@ class WebConfig:
     Attributes:
         hosts: names that the Host header may have.
         token: what must be shown; None for nothing.
+        base: the path below which a proxy shows the pages, such as `/pgsweep`; empty for the root.
         version: of pgsweep.
         connections: how many may be open.
         connections_of_one: how many of one address.
@@ -115,6 +120,7 @@ class WebConfig:
     version: str
     connections: int
     connections_of_one: int
+    base: str = ""
 
 
 def make_app(source: Source, hub: Hub, config: WebConfig) -> ASGIApp:
@@ -138,6 +144,9 @@ def make_app(source: Source, hub: Hub, config: WebConfig) -> ASGIApp:
         "/servers/{key}/facts": (at_hand, site.facts_fragment),
         "/servers/{key}/series.json": (of_history, site.series_json),
         "/servers/{key}/series.csv": (of_history, site.series_csv),
+        "/servers/{key}/databases.json": (of_history, site.databases_json),
+        "/servers/{key}/databases.csv": (of_history, site.databases_csv),
+        "/servers/{key}/statements": (of_history, site.statements_fragment),
         "/servers/{key}/curves.json": (of_history, site.curves_json),
         "/servers/{key}/curves.csv": (of_history, site.curves_csv),
         "/servers/{key}/verdict": (at_hand, site.verdict_fragment),
@@ -170,7 +179,20 @@ def make_app(source: Source, hub: Hub, config: WebConfig) -> ASGIApp:
         Route("/logout", site.logout, methods=["POST"]),
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, Exception: failed})
-    return Failures(Guard(app, hosts=config.hosts, token=config.token))
+    guarded = Guard(app, hosts=config.hosts, token=config.token, base=config.base)
+    return Failures(below(guarded, config.base) if config.base else guarded)
+
+
+def below(app: ASGIApp, base: str) -> ASGIApp:
+    """Return an application that answers below a path, whether or not the proxy takes that path away."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] == "http" and (path == base or path.startswith(f"{base}/")):
+            scope = {**scope, "path": path.removeprefix(base) or "/"}
+        await app(scope, receive, send)
+
+    return answer
 
 
 async def _not_found(_request: Request, _error: Exception) -> Response:
@@ -226,7 +248,11 @@ class _Site:
         return answer
 
     def _page(self, template: str, **values: object) -> Response:
-        common = {"version": self._config.version, "signed_in": self._config.token is not None}
+        common = {
+            "version": self._config.version,
+            "signed_in": self._config.token is not None,
+            "base": self._config.base,
+        }
         return Response(pages.render(template, **common, **values), media_type="text/html")
 
     # The overview.
@@ -281,6 +307,18 @@ class _Site:
 
     def series_csv(self, request: Request) -> Response:
         return data.series_csv(request.path_params["key"], self._series(request))
+
+    def _databases(self, request: Request) -> ServeDatabases:
+        return self._source.databases(request.path_params["key"], *data.range_of(_query(request)))
+
+    def databases_json(self, request: Request) -> Response:
+        return data.as_json(self._databases(request))
+
+    def databases_csv(self, request: Request) -> Response:
+        return data.databases_csv(request.path_params["key"], self._databases(request))
+
+    def statements_fragment(self, request: Request) -> Response:
+        return self._page("_statements.html.j2", consumers=self._consumers(request))
 
     def _curves(self, request: Request) -> ServeCurves:
         key = request.path_params["key"]
@@ -454,7 +492,7 @@ class _Site:
 
     async def login(self, request: Request) -> Response:
         if self._config.token is None:
-            return RedirectResponse("/", 303)
+            return RedirectResponse(f"{self._config.base}/", 303)
         if request.method != "POST":
             return self._page("login.html.j2", title="Sign in", wrong=False)
         body = await request.body()  # which is short: see web/connections.py
@@ -470,11 +508,12 @@ class _Site:
             page = self._page("login.html.j2", title="Sign in", wrong=True)
             page.status_code = 403
             return page
-        answer = RedirectResponse("/", 303)
+        answer = RedirectResponse(f"{self._config.base}/", 303)
         answer.set_cookie(
             COOKIE,
             cookie_of(self._config.token),
             max_age=7 * 86_400,
+            path=f"{self._config.base}/",
             httponly=True,
             samesite="strict",
             secure=request.scope["scheme"] == "https",
@@ -482,6 +521,6 @@ class _Site:
         return answer
 
     async def logout(self, _request: Request) -> Response:
-        answer = RedirectResponse("/login", 303)
-        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        answer = RedirectResponse(f"{self._config.base}/login", 303)
+        answer.delete_cookie(COOKIE, path=f"{self._config.base}/", httponly=True, samesite="strict")
         return answer

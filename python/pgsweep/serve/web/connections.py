@@ -269,7 +269,8 @@ def only_always(app: ASGIApp) -> Callable[[Scope, Receive, Send], Any]:
     """Return an application that refuses all but `ALWAYS`."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in ALWAYS:
+        # Below the path of a proxy too.
+        if scope["type"] != "http" or scope["path"].endswith(ALWAYS):
             await app(scope, receive, send)
             return
         refused = PlainTextResponse(

@@ -18,6 +18,7 @@ from pgsweep.records.serve import (
     ServeConsumer,
     ServeConsumers,
     ServeCurve,
+    ServeDatabases,
     ServeMemory,
     ServeOverview,
     ServeSeries,
@@ -81,6 +82,17 @@ def series_csv(key: str, series: ServeSeries) -> Response:
     """Return a part of the history."""
     rows = ([at, *values] for at, *values in zip(series.at, *series.columns.values(), strict=True))
     return as_csv(f"{key}-series", ["at", *series.columns], rows)
+
+
+def databases_csv(key: str, found: ServeDatabases) -> Response:
+    """Return hits and reads of each database, a row an interval and database."""
+    rows = [
+        (at, seconds, one.name, one.hits[number], one.reads[number])
+        for number, (at, seconds) in enumerate(zip(found.at, found.seconds, strict=True))
+        for one in found.databases
+        if one.hits[number] is not None
+    ]
+    return as_csv(f"{key}-databases", ("at", "seconds", "database", "hits", "reads"), rows)
 
 
 def curves_csv(key: str, curves: Iterable[ServeCurve]) -> Response:

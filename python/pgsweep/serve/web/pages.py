@@ -97,6 +97,7 @@ def _environment() -> jinja2.Environment:
         "map_name": map_name,
         "usage_bars": usage_bars,
         "now": time.time,
+        "base": "",
     }
     return environment
 

@@ -48,10 +48,12 @@ class Guard:
         hosts: names and addresses that this server has, in small letters, without ports; empty allows any,
             where a token is required and the server listens at all addresses.
         token: what must be shown; None for nothing.
+        base: the path below which the pages are, for browsers.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: Iterable[str], token: str | None) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: Iterable[str], token: str | None, base: str = "") -> None:
         self._app = app
+        self._base = base
         self._hosts = frozenset(hosts)
         self._token = token
         self._cookie = None if token is None else cookie_of(token)
@@ -102,7 +104,7 @@ class Guard:
         if self._shown(headers):
             return None
         if b"text/html" in headers.get(b"accept", b"") and path != "/events":
-            return RedirectResponse("/login", 303)
+            return RedirectResponse(f"{self._base}/login", 303)
         return PlainTextResponse(
             "a token is needed: Authorization: Bearer TOKEN\n", 401, headers={"www-authenticate": "Bearer"}
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -97,6 +97,35 @@ def disk_bytes_per_second(observation: Observation) -> float | None:
     return None if found is None else found[0] / found[1]
 
 
+@dataclass(frozen=True)
+class Check:
+    """What was measured today beside what the simulation gives.
+
+    Attributes:
+        said: a sentence with both.
+        measured: what the interval of today's size should hold; None where they are not far apart.
+        of: the `DiskPoint` fields that bound it: `disk_bytes` or `held_twice`.
+        unit: after a size in bytes.
+    """
+
+    said: str
+    measured: float | None = None
+    of: Literal["disk_bytes", "held_twice"] = "disk_bytes"
+    unit: str = ""
+
+    def sentence(self, today: DiskPoint | None) -> str:
+        """Return the sentence, and whether the interval of today's size holds what was measured."""
+        if self.measured is None or today is None:
+            return self.said
+        low, high = (today.disk_bytes_low, today.disk_bytes_high)
+        if self.of == "held_twice":
+            low, high = (today.held_twice_low_bytes or 0, today.held_twice_high_bytes or 0)
+        if low <= self.measured <= high:
+            return f"{self.said}; the interval includes that difference"
+        ends = f"{format_bytes(round(low))} to {format_bytes(round(high))}{self.unit}"
+        return f"{self.said}; the interval, {ends}, does not include that difference"
+
+
 @dataclass(frozen=True, kw_only=True)
 class SizeReads:
     """What was simulated at one size: the best estimate, and the others within its uncertainty.
@@ -157,36 +186,39 @@ class DiskReads(ABC):
                 shares[size] = self._facts.share_today(size)
         simulated_sizes = map_in_threads(self._simulate, shares, shares.values(), most_threads=_MOST_AT_ONCE)
         found = dict(zip(shares, simulated_sizes, strict=True))
-        factor, measured, simulated = self._measured_factor(found, reasons)
-        factors = (factor, self._refault_factor(found, reasons))
-        twice_factor, measured_twice = self._held_twice_factor(found, reasons)
+        checks: list[Check] = []
+        factor, measured, simulated = self._measured_factor(found, checks)
+        factors = (factor, self._refault_factor(found, checks))
+        twice_factor, measured_twice = self._held_twice_factor(found, checks)
         points = [
             self._point(point, found[point.shared_buffers_bytes], factors, twice_factor)
             for point in self._result.points
             if point.shared_buffers_bytes in found
         ]
+        # At another size, or with another memory, the interval is not that of what was measured.
+        as_recorded = self._asked in (None, self._facts.memory_bytes)
+        here = [point for point in points if point.shared_buffers_bytes == self._today_bytes and as_recorded]
+        reasons += [check.sentence(here[0] if here else None) for check in checks]
         short = [size for size, one in found.items() if one.best.turnovers < _FEW_TURNOVERS]
         if short:
             reasons.append(
                 f"from {format_bytes(min(short))} of shared_buffers on, the page cache remembers longer than "
-                "could be simulated: what it holds at first rests on estimated rates"
+                "could be simulated: what it holds at first is estimated"
             )
         if self._facts.mglru:
             reasons.append(
-                "the kernel's multi-generational LRU is enabled: it is bounded by the two simpler rules that "
-                "it lies between and by the two lists of other kernels, and the interval includes all three"
+                "the kernel's multi-generational LRU is enabled: the interval includes the three rules that "
+                "bound it"
             )
         reasons += self._facts.remarks(self._today_bytes if self._asked is None else None)
         if self._facts.pages_out_idle:
             reasons.append(
-                "the kernel pages out what was not accessed for a while, although there is room (DAMON): "
-                "more may be read from disk than predicted, and less be held twice"
+                "the kernel pages out what was not accessed for a while (DAMON): more may be read from disk "
+                "than predicted, and less be held twice"
             )
         reasons += self._remarks()
         if self._facts.other_files_bytes is None:
-            reasons.append(
-                "cached files of others were not seen: what they take from the page cache is left out"
-            )
+            reasons.append("cached files of others were not seen, and are left out")
         return MemoryPrediction(
             memory_bytes=self._memory_bytes,
             memory_from="asked" if self._asked else "cgroup" if self._facts.from_cgroup else "host",
@@ -232,7 +264,7 @@ class DiskReads(ABC):
         return curves
 
     def _measured_factor(
-        self, found: dict[int, SizeReads], reasons: list[str]
+        self, found: dict[int, SizeReads], checks: list[Check]
     ) -> tuple[float, float | None, float | None]:
         """Return by which factor today's disk reads are off what was measured, and both."""
         known, whose = self._inputs.recorded, "measured"
@@ -245,35 +277,36 @@ class DiskReads(ABC):
         else:
             measured, simulated = known.measured_disk_bytes_per_second, known.simulated_disk_bytes_per_second
         if measured is None or simulated is None:
-            reasons.append(
-                "the server's disk reads were not measured, so the simulation is not checked against them"
+            checks.append(
+                Check("the server's disk reads were not measured, so the simulation is not checked")
             )
             return 1.0, None, None
         said = (
-            f"today the server reads {format_bytes(round(measured))} a second from disk ({whose}); "
-            f"the simulation gives {format_bytes(round(simulated))}"
+            f"today the server reads {format_bytes(round(measured))}/s from disk ({whose}); "
+            f"the simulation gives {format_bytes(round(simulated))}/s"
         )
         # Below one block a second neither says anything.
         factor = max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES)
-        if max(factor, 1 / factor) > _FAR_OFF:
-            said += "; the intervals include that difference"
-        reasons.append(said)
+        far = max(factor, 1 / factor) > _FAR_OFF
+        checks.append(Check(said, measured if far else None, "disk_bytes", "/s"))
         return factor, measured, simulated
 
-    def _held_twice_factor(self, found: dict[int, SizeReads], reasons: list[str]) -> tuple[float, int | None]:
+    def _held_twice_factor(
+        self, found: dict[int, SizeReads], checks: list[Check]
+    ) -> tuple[float, int | None]:
         """Return by which factor what is held twice today is off what was measured, and that in bytes."""
         measured = self._facts.twice_bytes
         if measured is None or self._inputs.recorded is not None:
             return 1.0, None
         simulated = min(self._today(found).twice_blocks * BLOCK_BYTES, self._today_bytes)
-        reasons.append(
+        said = (
             f"when the recording ended, {format_bytes(measured)} of the pool were in the page cache too "
-            f"(measured); the simulation gives {format_bytes(simulated)}; the intervals include that "
-            "difference"
+            f"(measured); the simulation gives {format_bytes(simulated)}"
         )
+        checks.append(Check(said, measured, "held_twice"))
         return max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES), measured
 
-    def _refault_factor(self, found: dict[int, SizeReads], reasons: list[str]) -> float:
+    def _refault_factor(self, found: dict[int, SizeReads], checks: list[Check]) -> float:
         """Return by which factor today's refaults are off those that the kernel counted; 1 where not far."""
         counted = self._observation.counters.grown("host", "workingset_refault_file")
         if counted is None or self._inputs.recorded is not None:
@@ -286,12 +319,11 @@ class DiskReads(ABC):
         factor = max(pages, 1) / max(simulated, 1)
         if max(pages, simulated) < _FEW_REFAULTS or max(factor, 1 / factor) < _REFAULTS_OFF:
             return 1.0
-        reasons.append(
-            f"today {format_count(round(pages / seconds))} pages a second come back to the page cache soon "
-            f"after their eviction (measured, of all files); the simulation gives "
-            f"{format_count(round(simulated / seconds))}: the page cache holds less or more of the data than "
-            "assumed, so the intervals are wider"
+        said = (
+            f"the kernel refaulted {format_count(round(pages / seconds))} pages/s; the simulation gives "
+            f"{format_count(round(simulated / seconds))}, so the intervals are wider"
         )
+        checks.append(Check(said))
         return float(np.clip(factor, 1 / _MOST_WIDENED, _MOST_WIDENED))
 
     def _bytes_today(self, found: dict[int, SizeReads]) -> float:

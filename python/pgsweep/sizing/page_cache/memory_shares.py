@@ -19,7 +19,6 @@ import msgspec
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.schema import TWICE
 from pgsweep.host.page_cache_rules import DEFAULT_READAHEAD_BYTES
-from pgsweep.plain import shown
 from pgsweep.records.prediction import MemoryUse
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
@@ -72,11 +71,6 @@ class OtherServer(msgspec.Struct, frozen=True, kw_only=True):
     data_directory: str | None
     port: int | None
     shared_memory_bytes: int
-
-    def __str__(self) -> str:
-        where = "of another user" if self.data_directory is None else f"in {shown(self.data_directory)}"
-        port = "" if self.port is None else f", port {self.port}"
-        return f"{where}{port} with {format_bytes(self.shared_memory_bytes)} of shared memory"
 
 
 class HostFacts(Protocol):
@@ -318,12 +312,9 @@ class MemoryFacts:
         if not self.other_servers:
             return []
         many = len(self.other_servers)
-        what = "another PostgreSQL server takes" if many == 1 else f"{many} other PostgreSQL servers take"
-        names = "; ".join(map(str, self.other_servers))
-        return [
-            f"{what} part of the memory (measured): {names}. That is not available to this server's pool and "
-            "page cache"
-        ]
+        who = "another PostgreSQL server takes" if many == 1 else f"{many} other PostgreSQL servers take"
+        taken = format_bytes(sum(one.shared_memory_bytes for one in self.other_servers))
+        return [f"{who} {taken} of the memory as shared memory (measured)"]
 
     def with_sessions(self, sessions: float) -> MemoryFacts:
         """Return the facts with the processes of that many sessions, where processes were not counted."""

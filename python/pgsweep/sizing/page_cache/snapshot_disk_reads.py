@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pgsweep.sizing.page_cache.both_caches import PageCache
-from pgsweep.sizing.page_cache.disk_reads import DiskReads, Inputs, NotPredicted, SizeReads
+from pgsweep.sizing.page_cache.disk_reads import Check, DiskReads, Inputs, NotPredicted, SizeReads
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.throughput.read_times import read_times
 from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_hours, format_percent, format_plain
@@ -162,7 +162,7 @@ class SnapshotDiskReads(DiskReads):
         said = (
             f"at {format_bytes(size_bytes)} of shared_buffers {format_percent(reference.disk_share)} of "
             f"the misses come from disk in the simulation, {format_percent(closed)} by the closed form; "
-            "the intervals include the difference"
+            "the intervals include that difference"
         )
         with self._lock:
             self._apart = max(self._apart, (apart, said), key=lambda one: abs(one[0]))
@@ -210,18 +210,16 @@ class SnapshotDiskReads(DiskReads):
         return self._today({}).disk_share
 
     def _measured_factor(
-        self, found: dict[int, SizeReads], reasons: list[str]
+        self, found: dict[int, SizeReads], checks: list[Check]
     ) -> tuple[float, float | None, float | None]:
         if self._inputs.changed and self._inputs.recorded is None:
-            reasons.append(
-                "today's memory was not given (--ram), so the simulation is not checked against today's reads"
-            )
+            checks.append(Check("today's memory was not given (--ram), so the simulation is not checked"))
             return 1.0, None, None
-        said: list[str] = []
+        said: list[Check] = []
         factor, measured, simulated = super()._measured_factor(found, said)
         times = read_times(self._observation)
         if times is None:
-            reasons += said
+            checks += said
             return factor, measured, simulated
         least, most = times.disk_share
         ceiling, known = self._most_disk_share(measured), ""
@@ -232,17 +230,17 @@ class SnapshotDiskReads(DiskReads):
         whose = ", as sessions wait for it" if times.waits else ""
         between = f"{format_percent(least)} and {format_percent(most, 0 if most >= 0.01 else 2)}"
         text = (
-            f"a miss takes {format_plain(round(times.mean_seconds * 1e6, 1))} microseconds today "
+            f"a miss takes {format_plain(round(times.mean_seconds * 1e6, 1))} µs today "
             f"(measured{whose}){known}: so between {between} of the misses come from disk; the simulation "
             f"gives {format_percent(share)}"
         )
         if measured is not None:
-            reasons += [*said, text]
+            checks += [*said, Check(text)]
             return factor, measured, simulated
         factor = float(np.clip(share, least, most)) / share if share > 0 else 1.0
         if factor != 1:
-            text += "; the intervals include the difference"
-        reasons.append(text)
+            text += "; the intervals include that difference"
+        checks.append(Check(text))
         return factor, None, None
 
     def _most_disk_share(self, bytes_per_second: float | None) -> float:
@@ -260,28 +258,26 @@ class SnapshotDiskReads(DiskReads):
         observed_seconds = self._fitted.load.totals.seconds
         if self._longest_seconds > observed_seconds:
             remarks.append(
-                f"the page cache keeps what it has read for up to {format_hours(self._longest_seconds)}, but "
-                f"only {format_hours(observed_seconds)} were observed: the rates of pages that are used "
-                "more rarely are extrapolated from those of the others"
+                f"the page cache keeps what it has read for up to {format_hours(self._longest_seconds)}, and "
+                f"{format_hours(observed_seconds)} were observed: rates of rarely used pages are extrapolated"
             )
         remarks.append(
-            "snapshots do not show which blocks are read one after the other: they are taken to lie at "
-            "random, so what readahead brings along is known roughly"
+            "snapshots do not show which blocks are read one after the other: what readahead brings along is "
+            "known roughly"
         )
         if self._writes:
             fitted = self._fitted
             pages = np.array([float(own.sum()) for own in fitted.best.pages])
             dirty = float(fitted.dirty @ pages) / max(float(pages.sum()), 1e-9)
             remarks.append(
-                f"of the pages that are about to be evicted {format_percent(dirty)} are dirty (by relation, "
-                "measured) and are written into the page cache; the intervals cover the case that none are"
+                f"{format_percent(dirty)} of the pages to be evicted are dirty (measured) and are written "
+                "into the page cache; the intervals cover the case that none are"
             )
         if self._facts.assumed:
             remarks.append(
-                "the server's host was not examined: it is assumed that "
-                f"{format_bytes(self._facts.other_bytes)} of the memory have other uses, that readahead is "
-                f"{format_bytes(self._facts.readahead_bytes)}, and that the kernel has two lists; the "
-                "intervals cover a quarter to twice of these uses, readahead from none to 8 MB, and the "
+                f"the server's host was not examined: {format_bytes(self._facts.other_bytes)} for other uses "
+                f"and a readahead of {format_bytes(self._facts.readahead_bytes)} are assumed; the intervals "
+                "cover a quarter to twice of these uses, readahead from none to 8 MB, and the "
                 "multi-generational LRU"
             )
         return remarks

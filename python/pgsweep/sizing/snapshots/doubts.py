@@ -28,7 +28,7 @@ from pgsweep.sizing.snapshots.observations import Table, main_fork_blocks
 from pgsweep.sizing.snapshots.sequences import looping_relations
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.verdict import Doubt
-from pgsweep.units import BLOCK_BYTES
+from pgsweep.units import BLOCK_BYTES, longer_seconds
 
 Floats = NDArray[np.float64]
 
@@ -134,11 +134,12 @@ def length_doubts(totals: Totals, snapshots: int, pass_seconds: float, *, by_pat
     if passes >= enough:
         return []
     if by_paths and 0 < passes < least:
-        return [Doubt("rough", reasons.one_look(passes, enough * pass_seconds))]
+        longer = longer_seconds(enough * pass_seconds, totals.seconds)
+        return [Doubt("rough", reasons.one_look(passes, longer))]
     # Where the hand hardly moved, nothing says how long a pass takes.
-    longer = 1.25 * enough * pass_seconds if passes > 0 else None
+    wanted = longer_seconds(1.25 * enough * pass_seconds, totals.seconds) if passes > 0 else None
     return [
-        Doubt("refused" if passes < least else "rough", reasons.short_recording(passes, snapshots, longer))
+        Doubt("refused" if passes < least else "rough", reasons.short_recording(passes, snapshots, wanted))
     ]
 
 

@@ -23,13 +23,15 @@ from pgsweep.sizing.verdict import (
     TRACE_WIDE,
     Doubt,
 )
-from pgsweep.units import BLOCK_BYTES, Z90
+from pgsweep.units import BLOCK_BYTES, Z90, longer_seconds
 
 if TYPE_CHECKING:
     from pgsweep.sizing.observed import Server
 
 _OFF_TODAY = TODAY.rough
 _WIDE = TRACE_WIDE.rough
+_LONGER, _LEAST_SECONDS = 3.0, 120.0
+"""How many times as long to trace where the start decides, and at least how long; assumed."""
 
 
 def doubts_of_replays(
@@ -51,7 +53,7 @@ def doubts_of_replays(
         share = lost_events / (len(trace.pages) + lost_events)
         level = TRACE_LOST.level(share) or RELIABLE
         doubts.append(Doubt(level, reasons.events_lost(lost_events, share)))
-    doubts += _today_doubts(check)
+    doubts += _today_doubts(check, trace.duration_seconds)
     others = [(s, one) for s, one in zip(sizes_blocks, found, strict=True) if s != pool_blocks]
     meetings = max((one.meetings for _, one in others), default=0.0)
     if meetings > _WIDE / 2:
@@ -90,8 +92,8 @@ def _unsteady_doubts(trace: Trace, pools: WarmPools, others: Sequence[tuple[int,
     return doubts
 
 
-def _today_doubts(check: TodayCheck) -> list[Doubt]:
-    """Return where today's size does not come out as it was counted."""
+def _today_doubts(check: TodayCheck, seconds: float) -> list[Doubt]:
+    """Return where today's size does not come out as it was counted, in a trace of so many seconds."""
     doubts: list[Doubt] = []
     exact, drawn = check.exact, check.drawn
     of_worst = (check.worst, check.replayed, check.counted)
@@ -102,8 +104,9 @@ def _today_doubts(check: TodayCheck) -> list[Doubt]:
         elif level := TRACE_RELATIONS.level(check.apart, 2 * noise):
             doubts.append(Doubt(level, reasons.relations_off_today(check.apart, *of_worst)))
     if drawn is not None and (level := TODAY.level(check.drawn_error, drawn.half_width)):
-        start = None if exact is None else exact.ratio
-        doubts.append(Doubt(level, reasons.start_decides(drawn.ratio, start, check.measured)))
+        other = check.measured if exact is None else exact.ratio
+        longer = max(_LEAST_SECONDS, _LONGER * seconds)
+        doubts.append(Doubt(level, reasons.start_decides(drawn.ratio, other, longer)))
     return doubts
 
 
@@ -111,7 +114,7 @@ def _notes(
     replay: Replay, pools: WarmPools, sizes_blocks: Sequence[int], found: Sequence[Replayed]
 ) -> list[Reason]:
     """Return remarks that do not lower the verdict."""
-    trace, seconds = replay.trace, replay.trace.duration_seconds
+    seconds = replay.trace.duration_seconds
     notes: list[Reason] = []
     early, late = _halves(replay)
     sampled = [one.sampling for one in found if one.sampling]
@@ -123,7 +126,7 @@ def _notes(
     width = [one.another_stretch for one in found]
     widest = int(np.argmax(width))
     if width[widest] > _WIDE:
-        longer = trace.duration_seconds * (width[widest] / _WIDE) ** 2
+        longer = longer_seconds(seconds * (width[widest] / _WIDE) ** 2, seconds)
         rare = replay.stretch.rare
         scans = int(rare.min()) if len(rare) else None
         size_bytes = sizes_blocks[widest] * BLOCK_BYTES

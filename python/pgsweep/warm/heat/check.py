@@ -26,8 +26,12 @@ from pgsweep.residency.snapshot import ForkPages
 from pgsweep.warm.heat.file import NOT_IN_POOL, SavedHeat
 from pgsweep.warm.heat.match import Target, find_targets, look_around
 
-CONDITION_NAMES = ("resident", "resident_hot", "either", "page_cache", "matched", "usage_reached")
+CONDITION_NAMES = ("worth", "resident", "resident_hot", "either", "page_cache", "matched", "usage_reached")
 """The numbers of `HeatState` that a condition may name."""
+
+WORTH_HAVING = 2
+"""The least usage count of a block worth having. A page that is read once stands at 1 (PinBuffer, bufmgr.c),
+so in a steady load blocks at 0 and 1 come and go all the time; from 2 on it was accessed again."""
 
 
 def check(
@@ -135,6 +139,7 @@ def compare(
         sums.page_cache += int(np.count_nonzero(target.page_cache))
         sums.usage_saved += np.bincount(target.usage_count[pooled], minlength=6)
         sums.usage_now += np.bincount(usage[resident], minlength=6)
+        sums.usage_there += np.bincount(target.usage_count[resident], minlength=6)
         sums.reached += int(np.count_nonzero(usage[resident] >= target.usage_count[resident]))
         if cached is not None:
             sums.page_cache_there += int(np.count_nonzero(cached & target.page_cache))
@@ -182,9 +187,11 @@ class _Sums:
     reached: int = 0
     usage_saved: NDArray[np.int64] = field(default_factory=lambda: np.zeros(6, dtype=np.int64))
     usage_now: NDArray[np.int64] = field(default_factory=lambda: np.zeros(6, dtype=np.int64))
+    usage_there: NDArray[np.int64] = field(default_factory=lambda: np.zeros(6, dtype=np.int64))
 
     def state(self, block_bytes: int, *, seen: bool) -> HeatState:
         """Return the shares; where nothing was saved, the share is 1."""
+        least = WORTH_HAVING if self.usage_saved[WORTH_HAVING:].any() else 0
         return HeatState(
             saved_bytes=self.saved * block_bytes,
             target_bytes=self.wanted * block_bytes,
@@ -197,6 +204,7 @@ class _Sums:
             usage_saved=self.usage_saved.tolist(),
             usage_now=self.usage_now.tolist(),
             usage_reached=_share(self.reached, self.wanted),
+            worth=_share(int(self.usage_there[least:].sum()), int(self.usage_saved[least:].sum())),
         )
 
 

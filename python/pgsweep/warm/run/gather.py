@@ -31,13 +31,14 @@ from pgsweep.pg.prewarm import read_named, read_warmable, require_prewarm
 from pgsweep.pg.refusals import explained
 from pgsweep.plain import relation_label, shell_word
 from pgsweep.records.cache import Missing
+from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.names import Named, tables_served
 from pgsweep.residency.rows import kind_word
 from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.files import Owner
 from pgsweep.warm.heat.saved import HeatWeights
-from pgsweep.warm.run.plan import reason
+from pgsweep.warm.run.plan import INDEX_KINDS, reason
 from pgsweep.warm.run.used_part import Counted, used_at_most
 from pgsweep.warm.session import UNLOGGED
 
@@ -171,12 +172,22 @@ def _gather_here(
     database = connection.info.dbname
     counted = _counted(connection, relations)
     heat = {oid: counts.accesses for oid, counts in counted.items()}
-    found.accesses += sum(heat.values())
     # A role that may read everything else may still not read TOAST tables: they have no owner to grant it.
     allowed = read_warmable(connection) if through_server else {r.oid for r in relations}
-    unused = not any(heat.values())
+    # Any session reads catalogs: that they are counted says nothing of what queries will read.
+    own = [r for r in relations if r.schema not in (*SYSTEM_SCHEMAS, "pg_toast")] or relations
+    unused = not any(heat[relation.oid] for relation in own)
+    found.accesses += 0.0 if unused else sum(heat.values())
     scanned = read_scanned_indexes(connection)
     borrowed = _borrowed_heat(relations, heat, scanned)
+    # Their accesses are those of insertions, which need no more than the path to one leaf.
+    idle = {
+        relation.oid
+        for relation in relations
+        if kind_word(relation.kind, relation.schema) in INDEX_KINDS
+        and relation.oid not in scanned
+        and relation.oid not in borrowed
+    }
     in_part: dict[int, float] = {}
     away: set[int] = set()
     if found.server.in_recovery:
@@ -208,6 +219,8 @@ def _gather_here(
         if saved:
             found.saved += 1
             per_block = weights[relation.oid] / max(1, relation.main_blocks)
+        elif not unused and relation.oid in idle:
+            per_block = 0.0
         elif not unused:
             per_block = borrowed.get(relation.oid, heat[relation.oid] / max(1, relation.main_blocks))
         why = reason(

@@ -5,7 +5,7 @@ one of a table, and every block of an index serves many rows: where not all fits
 more reads than as much of its table. Within each the hottest come first. After them come, in the same order,
 those of which statistics show that less than half is in use (used_part.py). What a heat file knows comes
 before what only statistics know, as the two measures cannot be compared. What statistics never saw read comes
-last, whatever it is.
+last, whatever it is, and so does an index that no query has used: only insertions read it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def reason(
     if saved:
         return f"{what}; saved usage a block: {times}"
     if heat == 0:
-        return f"{what}; never read since statistics began, so last"
+        used = "used by a query" if kind in INDEX_KINDS else "read"
+        return f"{what}; never {used} since statistics began, so last"
     if of_table:
         return f"{what}; no index of its table was used yet, so as hot as the table: {times}"
     words = f"{what}; accesses a block: {times}"

@@ -183,7 +183,7 @@ def order_words(planned: Planned) -> str:
     found, heat = planned.found, planned.options.heat
     if planned.resumed:
         return "as the run planned it that was stopped"
-    counted = "nothing was counted yet (statistics are lost in a crash), so no more is known"
+    counted = "arbitrary: nothing was counted yet (statistics are lost in a crash)"
     if found.accesses:
         since = f" on {format_time(found.counted_since)}" if found.counted_since is not None else ""
         counted = f"accesses a block since statistics began{since} (pg_statio)"

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const body = document.body, root = document.documentElement;
-  const key = body.dataset.server;
+  const key = body.dataset.server, base = body.dataset.base;
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const units = ["B", "kB", "MB", "GB", "TB"];
   const bytes = (value) => {
@@ -192,9 +192,52 @@
   });
   const newest = (plot) => plot.data[0].length - 1;
   const timed = (lines, axes, scales) => ({
+    padding: [8 + MARK_ROW * eventRows(), null, null, null], plugins: [eventMarks],
     scales: { x: { time: true, range: () => [series.begin, series.end] }, ...scales },
     series: [{ label: "time", value: legend((at) => new Date(at * 1000).toLocaleString([], { hour12: false }), newest) }, ...lines], axes: [{ space: 70, values: clock }, ...axes],
   });
+  // What happened, as marks on the axis of time: restarts and other gaps, changed settings, checkpoints.
+  const happened = () => {
+    if (!series) return [];
+    const found = series.gaps.map((gap) => [gap.end, "was away", "--bad"]);
+    const sizes = series.columns.shared_buffers_bytes, points = series.columns.checkpoints || [];
+    let last = null;
+    series.at.forEach((at, i) => {
+      if (points[i] > 0) found.push([at, "", "--faint"]);
+      if (sizes[i] == null) return;
+      // A coarser step averages a size; only whole megabytes are a setting.
+      if (last != null && sizes[i] !== last && sizes[i] % 131072 === 0) found.push([at, `shared_buffers ${bytes(sizes[i])}`, "--blue"]);
+      last = sizes[i];
+    });
+    return found.sort((a, b) => a[0] - b[0]);
+  };
+  const named = () => happened().filter(([at, word]) => word && at >= series.begin && at <= series.end);
+  const eventRows = () => Math.min(3, named().length);
+  const eventMarks = { hooks: { draw: [(plot) => {
+    const { ctx, bbox } = plot, right = bbox.left + bbox.width, bottom = bbox.top + bbox.height;
+    ctx.save();
+    ctx.font = `${12 * devicePixelRatio}px sans-serif`; ctx.textAlign = "center"; ctx.textBaseline = "alphabetic";
+    let checkpoints = 0;
+    const ends = Array(eventRows()).fill(-Infinity);  // where the last word of each row ends
+    for (const [at, word, ink] of happened()) {
+      const x = plot.valToPos(at, "x", true);
+      if (!(x >= bbox.left && x <= right)) continue;
+      ctx.strokeStyle = css(ink); ctx.fillStyle = css("--soft");
+      ctx.setLineDash(word ? [4, 5] : []);
+      // A checkpoint is a tick at the foot: many of them must not hide the lines.
+      if (!word) checkpoints++;
+      ctx.beginPath(); ctx.moveTo(x, word ? bbox.top : bottom - 8 * devicePixelRatio); ctx.lineTo(x, bottom); ctx.stroke();
+      if (!word) continue;
+      const half = ctx.measureText(word).width / 2, middle = Math.min(Math.max(x, bbox.left + half), right - half);
+      const row = ends.findIndex((end) => end + 6 * devicePixelRatio < middle - half);
+      if (row < 0) continue;  // the line is there, and its word has no room
+      ends[row] = middle + half;
+      ctx.fillText(word, middle, bbox.top - (5 + MARK_ROW * row) * devicePixelRatio);
+    }
+    ctx.restore();
+    plot.root.dataset.checkpoints = checkpoints;
+    plot.root.dataset.marks = named().map(([, word]) => word).join("; ");
+  }] } };
   const zero = { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] };
   const drawSeries = () => {
     if (!series.at.length) {
@@ -229,7 +272,23 @@
     if (parts.some(([line]) => line.scale)) axes.push({ scale: "pass", side: 1, grid: { show: false }, values: (_, t) => t.map(short), size: 70, label: "one clock pass, s" });
     show("sweep", timed(parts.map(([line]) => line), axes, { y: zero, pass: zero }), withBreaks(series.at, parts.map(([, column]) => column)));
   };
-  const draw = () => { if (curves) drawCurve(); if (series) drawSeries(); };
+  let databases = null;
+  const MOST_DATABASES = 6;
+  const drawDatabases = () => {
+    if (!databases || !series) return;
+    const nothing = databases.trouble || "Nothing is known of this time yet: the first interval takes a minute.";
+    if (!databases.databases.length) { for (const name of ["dbhits", "dbreads"]) empty(name, nothing); return; }
+    const colour = colours(), shown = databases.databases.filter((one) => one.name).slice(0, MOST_DATABASES);
+    const line = (one, number, value) => ({ label: one.name, stroke: colour[number % colour.length], width: 2, value });
+    const ratios = shown.map((one) => one.hits.map((hits, i) => hits == null || !(hits + one.reads[i]) ? null : 100 * hits / (hits + one.reads[i])));
+    const rates = shown.map((one) => one.reads.map((reads, i) => reads == null || !databases.seconds[i] ? null : reads / databases.seconds[i]));
+    const left = (label) => ({ values: (_, t) => t.map(short), size: 70, label });
+    const ratio = legend((v) => `${v.toFixed(2)}%`, newest), rate = legend((v) => `${short(v)}/s`, newest);
+    const least = { range: (_, low) => [Math.max(0, Math.min(low, 99) - 1), 100.5] };
+    show("dbhits", timed(shown.map((one, i) => line(one, i, ratio)), [left("hit ratio, %")], { y: least }), [databases.at, ...ratios]);
+    show("dbreads", timed(shown.map((one, i) => line(one, i, rate)), [left("into the pool, blocks/s")], { y: zero }), [databases.at, ...rates]);
+  };
+  const draw = () => { if (curves) drawCurve(); if (series) drawSeries(); drawDatabases(); };
   const later = (work, pause) => {
     let waiting = null, last = 0;
     return () => {
@@ -238,19 +297,23 @@
     };
   };
   const loadCurves = later(async () => {
-    curves = await json(`/servers/${key}/curves.json?${ranged()}`);
+    curves = await json(`${base}/servers/${key}/curves.json?${ranged()}`);
     drawHours(); drawCurve();
   }, 1000);
   const pause = { "15m": 2000, "1h": 5000, "6h": 15000, "24h": 30000 }[body.dataset.range] || 120000;
   const loadSeries = later(async () => {
-    try { series = await json(`/servers/${key}/series.json?${ranged()}`); } catch (error) {
+    try { series = await json(`${base}/servers/${key}/series.json?${ranged()}`); } catch (error) {
       if (!series && !(error instanceof TypeError)) for (const name of ["reads", "sweep"]) empty(name, error.message);
       throw error;
     }
-    drawSeries();
+    drawSeries(); drawDatabases();
   }, pause);
+  const loadDatabases = later(async () => {
+    databases = await json(`${base}/servers/${key}/databases.json?${ranged()}`);
+    drawDatabases();
+  }, 5000);
   if (key) {
-    loadCurves(); loadSeries();
+    loadCurves(); loadSeries(); loadDatabases();
     let sizing = null;
     new ResizeObserver(() => { clearTimeout(sizing); sizing = setTimeout(() => {
       for (const [name, { plot }] of charts) plot.setSize({ width: Math.max(200, document.querySelector(`[data-chart="${name}"]`).clientWidth), height: 300 });
@@ -260,13 +323,14 @@
   // Events.
   const away = document.getElementById("away");
   if (key || document.getElementById("overview")) {
-    const events = new EventSource(key ? `/events?server=${encodeURIComponent(key)}` : "/events");
+    const events = new EventSource(`${base}/events` + (key ? `?server=${encodeURIComponent(key)}` : ""));
     const pass = (name) => body.dispatchEvent(new CustomEvent(`pgsweep:${name}`));
     let lost = false;
     body.addEventListener("htmx:beforeRequest", (event) => { if (lost) event.preventDefault(); });
     for (const name of ["sample", "curve", "memory", "recording", "consumers"]) events.addEventListener(name, () => {
       pass(name);
       if (key && name === "sample") loadSeries();
+      if (key && name === "consumers") loadDatabases();
       if (key && (name === "curve" || name === "recording")) loadCurves();
     });
     events.addEventListener("open", () => {

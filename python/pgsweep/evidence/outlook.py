@@ -1,0 +1,87 @@
+"""Whether what is recorded will give a prediction: asked while it is recorded, so that it ends in time.
+
+The recording's own measures (clock passes, snapshots) say how much data there are, and nothing of the load: a
+load that no recording of snapshots can predict has enough of them too. So what was recorded so far is judged
+after half a minute, then at ever longer distances, and before a recording is said to suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS
+from pgsweep.progress import Progress
+
+UNPREDICTABLE: Final = "unpredictable"
+"""What such a recording is ended by."""
+
+_LATER: Final = 2.0
+_AGAIN: Final = 1.5
+"""How much longer a recording has to be to be judged again, after no refusal and after one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why evidence gives no prediction.
+
+    Attributes:
+        why: a sentence.
+        lasting: a longer recording of the same load would be refused too.
+    """
+
+    why: str
+    lasting: bool
+
+
+Judge = Callable[[Path], Refusal | None]
+"""Judges evidence that is being written; None where it gives a prediction, or where that is not known."""
+
+
+class Outlook:
+    """Decides with a judge when a recording ends.
+
+    Args:
+        judge: asked; None leaves the decision as it is.
+        write: writes all that waits, and returns the folder.
+        asked_seconds: how long the user wants to record; then nothing is ended early, only said.
+        progress: is told.
+    """
+
+    def __init__(
+        self,
+        judge: Judge | None,
+        write: Callable[[], Path],
+        *,
+        asked_seconds: float | None,
+        progress: Progress,
+    ) -> None:
+        self._judge = judge
+        self._write = write
+        self._asked_seconds = asked_seconds
+        self._progress = progress
+        self._due_seconds = LEAST_SECONDS
+        self.refusal: Refusal | None = None
+
+    def decided(self, reason: str | None, now: float) -> str | None:
+        """Return why the recording is over, or None.
+
+        Args:
+            reason: why it would be by itself.
+            now: seconds since it began.
+        """
+        if self._judge is None or reason not in (None, "enough"):
+            return reason
+        if now < self._due_seconds and (reason is None or self.refusal is not None):
+            return None
+        before, self.refusal = self.refusal, self._judge(self._write())
+        self._due_seconds = now * (_LATER if self.refusal is None else _AGAIN)
+        if self.refusal is None:
+            return reason
+        if self._asked_seconds is None and self.refusal.lasting:
+            return UNPREDICTABLE
+        if before is None:
+            self._progress.note(f"not enough yet for a prediction: {self.refusal.why}")
+        return None

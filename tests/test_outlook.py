@@ -1,0 +1,103 @@
+"""A recording that will be refused ends with the reason, and none is said to suffice before it is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgsweep.evidence import outlook
+from pgsweep.evidence.outlook import UNPREDICTABLE, Outlook, Refusal
+from pgsweep.evidence.sql import record_sql
+from pgsweep.evidence.store import Evidence
+from pgsweep.pg.cluster import Cluster
+from pgsweep.progress import NullListener
+from pgsweep.sizing.outlook import refusal_of
+from pgsweep.sizing.predict import predict
+from pgsweep.ui.record import ending
+from tools.same_answers import EVIDENCE
+
+PATH = Path("x.evidence")
+SHORT, LASTING = Refusal("too short", lasting=False), Refusal("in order", lasting=True)
+
+
+class Notes(NullListener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def decisions(
+    answers: Sequence[Refusal | None], times: Sequence[tuple[float, str | None]], asked: float | None = None
+) -> tuple[list[str | None], int, list[str]]:
+    """Return what is decided at each time, how often the judge was asked, and what was said."""
+    left, heard = list(answers), Notes()
+    one = Outlook(lambda _: left.pop(0), lambda: PATH, asked_seconds=asked, progress=heard)
+    return [one.decided(reason, now) for now, reason in times], len(answers) - len(left), heard.notes
+
+
+def test_enough_is_said_of_what_is_not_refused_only() -> None:
+    found, asked, notes = decisions(
+        [SHORT, SHORT, None], [(29, None), (31, "enough"), (40, "enough"), (47, "enough"), (75, "enough")]
+    )
+    assert found == [None, None, None, None, "enough"]
+    assert asked == 3, "not at every look of the recorder"
+    assert notes == ["not enough yet for a prediction: too short"], "said once"
+
+
+def test_what_lies_in_the_load_ends_it() -> None:
+    assert decisions([LASTING], [(10, None), (30, None)])[0] == [None, UNPREDICTABLE]
+    assert decisions([None, LASTING], [(30, None), (59, None), (60, "enough")])[0] == [
+        None,
+        None,
+        UNPREDICTABLE,
+    ]
+    # An hour that was asked for is recorded: the load may be another one later.
+    found, _, notes = decisions([LASTING], [(30, None), (31, None), (3600, "time")], asked=3600)
+    assert (found, len(notes)) == ([None, None, "time"], 1)
+    for reason in ("limit", "still", "time"):
+        assert decisions([], [(600, reason)])[0] == [reason]
+    alone = Outlook(None, lambda: PATH, asked_seconds=None, progress=Notes())
+    assert alone.decided("enough", 31) == "enough"
+    assert ending(UNPREDICTABLE) == "ended early: no prediction is possible from this load"
+
+
+@pytest.mark.parametrize(
+    ("name", "lasting"),
+    [
+        ("order-sql", True),
+        ("scan-no-ring", False),
+        ("sql-no-counts-17", True),
+        ("short", False),
+        ("steady-small", None),
+    ],
+)
+def test_evidence_is_judged_as_predict_does(name: str, lasting: bool | None, tmp_path: Path) -> None:
+    found = refusal_of(EVIDENCE / name)
+    assert (None if found is None else found.lasting) == lasting
+    verdict = predict(EVIDENCE / name).verdict
+    assert (verdict.level == "refused") == (found is not None)
+    # Of several reasons the gravest decides: the others may refuse nothing.
+    assert found is None or found.why == verdict.sentences[0]
+    assert refusal_of(tmp_path) is None, "nothing can be read there yet"
+
+
+def test_a_recording_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlook, "LEAST_SECONDS", 3.0)
+    with Cluster.create(None, {"shared_buffers": "1MB", "track_counts": "off"}) as cluster:
+        cluster.create_extensions("postgres", "pg_buffercache")
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE TABLE t AS SELECT g, repeat('x', 500) FROM generate_series(1, 5000) g")
+        result = record_sql(cluster.conninfo(), tmp_path / "x.evidence", judge=refusal_of)
+    assert result.ended_by == UNPREDICTABLE
+    assert result.seconds < 30
+    assert any(one.startswith("no prediction is possible: track_counts is off") for one in result.warnings)
+    evidence = Evidence.open(tmp_path / "x.evidence")
+    assert evidence.complete
+    assert evidence.meta.ended_by == UNPREDICTABLE
+    shutil.rmtree(tmp_path / "x.evidence")

@@ -1,0 +1,185 @@
+"""Panels of `pgsweep serve` over time: databases, statements by misses, and marks of what happened."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgsweep.cache.top.live import ServerCounters
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.counting import Counting
+from pgsweep.residency.access import opened
+from pgsweep.serve.consumers import Key, Values, counted_key, total_key
+from pgsweep.serve.history import Gap, History, Interval, Sample, sqlite_store
+from pgsweep.serve.history_reads import read_databases, read_series
+from tests.fix_process import wait_until
+from tests.fix_serve import Served, Tab, serving
+
+MB = 1 << 20
+
+
+def keep(folder: Path, now: float) -> None:
+    """Write twenty minutes as if they had been collected: two databases, a restart, two checkpoints."""
+    kept = History(sqlite_store(folder / "history.sqlite"), most_bytes=1 << 30)
+    kept.start()
+    for minute in range(20):
+        at = now - 60.0 * (20 - minute)
+        rows: dict[Key, Values] = {
+            counted_key("shop"): {"hits": 900.0, "reads": 100.0},
+            counted_key("<b>billing"): {"hits": 60.0, "reads": 20.0},
+            ("statement", "<b>anna", "shop", "-77"): {"reads": 80.0, "hits": 20.0, "calls": 4.0},
+            ("statement", "bert", "shop", "12"): {"reads": 20.0, "hits": 80.0, "calls": 4.0},
+            total_key(): {"reads": 100.0, "hits": 100.0, "calls": 8.0},
+        }
+        kept.add(Interval("shop", at, 60.0, rows))
+        size = 64 * MB if minute < 10 else 128 * MB
+        values = {
+            "covered_seconds": 10.0,
+            "hits": 1000.0,
+            "reads": 100.0,
+            "shared_buffers_bytes": float(size),
+        }
+        values["checkpoints"] = 1.0 if minute in (5, 15) else 0.0
+        if minute not in (10, 11):
+            kept.add(Sample("shop", at, values))
+    kept.add(Gap("shop", now - 660, now - 540, "the server is starting up"))
+    kept.stop()
+
+
+@pytest.fixture(scope="module")
+def served(wheel18: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("panels")
+    config = folder / "serve.toml"
+    config.write_text(f"[[server]]\nname = 'shop'\nconninfo = {json.dumps(wheel18.conninfo())}\n")
+    (folder / "history").mkdir()
+    keep(folder / "history", time.time())
+    with serving(folder / "history", options=("--config", str(config))) as running:
+        running.wait_for("/servers/shop/series.json", lambda s: len(s["at"]) >= 3)
+        yield running
+
+
+def test_databases_over_time_are_those_of_the_history(served: Served) -> None:
+    found = served.json("/servers/shop/databases.json?range=1h")
+    assert found["schema"] == "pgsweep.serve.databases/1"
+    names = [one["name"] for one in found["databases"]]
+    assert names[:2] == ["shop", "<b>billing"], "most reads first"
+    shop = found["databases"][0]
+    assert [value for value in shop["hits"] if value is not None][:18] == [900.0] * 18
+    assert len(shop["hits"]) == len(shop["reads"]) == len(found["at"]) == len(found["seconds"])
+    assert found["at"] == sorted(found["at"])
+    assert 60.0 in found["seconds"]
+    rows = list(csv.DictReader(io.StringIO(served.ask("/servers/shop/databases.csv?range=1h")[2])))
+    assert {row["database"] for row in rows} >= {"shop", "<b>billing"}
+    # What is counted of databases is no consumer.
+    consumers = served.json("/servers/shop/consumers.json?range=1h")["consumers"]
+    assert "counted" not in {one["kind"] for one in consumers}
+    assert served.ask("/servers/none/databases.json")[0] == 404
+
+
+def test_statements_by_misses(served: Served) -> None:
+    status, _, text = served.ask("/servers/shop/statements?range=1h")
+    assert status == 200
+    assert text.index("-77") < text.index(">12<")
+    assert "&lt;b&gt;anna" in text
+    assert "<b>anna" not in text
+    assert "80.00%" in text
+    assert "20.00%" in text, "the hit ratio of the first"
+
+
+@pytest.mark.parametrize("width", [1440, 800, 390])
+def test_the_panels_in_a_browser(served: Served, browser: Any, width: int) -> None:
+    tab = Tab(browser, served, viewport={"width": width, "height": 900})
+    page = tab.page
+    page.goto(f"{served.address}/servers/shop?range=1h")
+    for name in ("dbhits", "dbreads", "reads"):
+        page.wait_for_selector(f"[data-chart={name}] canvas")
+    labels = page.locator("[data-chart=dbhits] .u-legend .u-label").all_text_contents()
+    assert {"shop", "<b>billing"} <= set(labels)
+    page.wait_for_function(
+        "document.querySelector('[data-chart=reads] .uplot').dataset.marks.includes('shared_buffers 128 MB')"
+    )
+    assert "was away" in page.get_attribute("[data-chart=reads] .uplot", "data-marks")
+    assert int(page.get_attribute("[data-chart=reads] .uplot", "data-checkpoints")) >= 2
+    assert page.locator("[data-statements] tbody tr").count() == 2
+    # Nothing is wider than the screen, so nothing is hidden to the right of it.
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    tab.context.close()
+    assert tab.complaints == []
+    assert tab.elsewhere == []
+
+
+@pytest.mark.parametrize("width", [1440, 800, 390])
+def test_the_overview_hides_nothing(served: Served, browser: Any, width: int) -> None:
+    """On a phone five of eight columns lay to the right of the screen, without a sign of it."""
+    tab = Tab(browser, served, viewport={"width": width, "height": 900})
+    tab.page.goto(f"{served.address}/")
+    # Asked at once: the table is made anew with each sample.
+    cells = tab.page.evaluate(
+        """[...document.querySelectorAll('[data-server] td')].map((cell) => {
+          const box = cell.getBoundingClientRect();
+          return [cell.dataset.label, box.left, box.right, getComputedStyle(cell, '::before').content];
+        })"""
+    )
+    assert len(cells) == 7
+    for label, left, right, before in cells:
+        assert 0 <= left < right <= width, label
+        assert (label in before) == (width <= 800), "beside the value where there is no head"
+    tab.context.close()
+    assert tab.complaints == []
+
+
+def test_coarser_steps_keep_databases(tmp_path: Path) -> None:
+    now = time.time()
+    keep(tmp_path, now - 3 * 86_400)
+    store = sqlite_store(tmp_path / "history.sqlite")
+    history = History(store, most_bytes=1 << 30)
+    history.start()
+    try:
+        begin = now - 4 * 86_400
+
+        def reads() -> float:
+            found = read_databases(store, "shop", begin, now)
+            return sum(value or 0.0 for one in found.databases if one.name == "shop" for value in one.reads)
+
+        wait_until(lambda: reads() == 2000.0)
+        assert (
+            sum(value or 0.0 for value in read_series(store, "shop", begin, now).columns["checkpoints"])
+            == 2.0
+        )
+    finally:
+        history.stop()
+
+
+def test_a_server_counts_databases_and_checkpoints(wheel18: Cluster) -> None:
+    counting = Counting()
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE counted")
+        try:
+            with opened(wheel18.conninfo(), "auto", pool_needed=False) as access:
+                counters = ServerCounters(access, counting)
+                first = counters.read(at=time.monotonic(), hand_buffers=None)
+                row = connection.execute(
+                    "SELECT oid::int8 FROM pg_database WHERE datname = 'counted'"
+                ).fetchone()
+                assert row is not None
+                with psycopg.connect(wheel18.conninfo("counted"), autocommit=True) as inside:
+                    inside.execute("CREATE TABLE t AS SELECT g FROM generate_series(1, 20000) g")
+                    inside.execute("SELECT count(*) FROM t")
+                    inside.execute("CHECKPOINT")
+
+                def seen() -> bool:
+                    now = counters.read(at=time.monotonic(), hand_buffers=None)
+                    hits = counting.databases.get(row[0], (0.0, 0.0))[0]
+                    return now.checkpoints > first.checkpoints and hits > 50
+
+                wait_until(seen)
+        finally:
+            connection.execute("DROP DATABASE counted WITH (FORCE)")
