@@ -17,6 +17,8 @@ import numpy as np
 from pgsweep.advice.candidates import candidates, sizes_for_bounds
 from pgsweep.advice.decide import decide
 from pgsweep.advice.least import (
+    ROUGH_STEP,
+    Predict,
     for_least,
     least_memory,
     least_words,
@@ -52,9 +54,10 @@ from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.place import Place
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.forecast import forecast
+from pgsweep.sizing.model import Prediction
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
-from pgsweep.sizing.predict import judge, predict_window
+from pgsweep.sizing.predict import judge, judge_window, predict_window
 from pgsweep.sizing.throughput.read_times import costs_of_misses
 from pgsweep.units import BLOCK_BYTES, as_setting
 
@@ -150,7 +153,9 @@ def advise(
     return adapted(result, place, {} if now is None else now.sources)
 
 
-def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tuple[AdviceResult, int | None]:
+def advise_window(
+    evidence: JoinedEvidence, name: str, *, least: bool = False, seed: int = 0
+) -> tuple[AdviceResult, int | None]:
     """Return which settings follow from a window over recordings, and the size of shared_buffers advised.
 
     That is today's size where it is to be left, and None where nothing is known. Huge pages and connections
@@ -159,6 +164,7 @@ def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tupl
     Args:
         evidence: the window.
         name: of the evidence, for the result.
+        least: look for the least memory too, roughly; the settings are those for today's.
         seed: of all draws.
 
     Raises:
@@ -172,6 +178,9 @@ def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tupl
     prediction = predict_window(
         evidence, sizes_bytes=memory.sizes_for_bounds, memory_sizes_bytes=memory.candidates, seed=seed
     )
+    found = None
+    if least and memory.facts is not None and prediction.verdict.level != "refused":
+        found = _least_of_window(evidence, memory.facts, seed)
     situation = replace(_situation(evidence, memory, contents, prediction), no_page_cache=without)
     points, basis = reads_by_size(situation)
     decision = decide_size(situation, points, basis)
@@ -185,7 +194,8 @@ def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tupl
         evidence=name,
         missing=[],
     )
-    result = msgspec.structs.replace(result, resources=resources_of(situation, result.settings, place))
+    resources = resources_of(situation, result.settings, place)
+    result = msgspec.structs.replace(result, resources=resources, least=found)
     result = adapted(result, place, {})
     return result, None if decision.advice.action == "unknown" else decision.size_bytes
 
@@ -270,11 +280,24 @@ def _least(
         return unknown_least(loss, "how the memory is used is not known: record on the server's host")
     today = meta.shared_buffers_blocks * BLOCK_BYTES
     found = judge(evidence, sizes_bytes=pool_sizes(facts.memory_bytes, today), seed=seed)
+    sessions = sessions_to_come(budget)
+    return least_memory(_with_memories(found, seed), facts, today, loss=loss, sessions_bytes=sessions)
+
+
+def _least_of_window(evidence: JoinedEvidence, facts: MemoryFacts, seed: int) -> LeastMemory:
+    """Return the least memory of a window, roughly."""
+    today = evidence.meta.shared_buffers_blocks * BLOCK_BYTES
+    found = judge_window(evidence, sizes_bytes=pool_sizes(facts.memory_bytes, today), seed=seed)
+    return least_memory(_with_memories(found, seed), facts, today, step=ROUGH_STEP)
+
+
+def _with_memories(found: Prediction, seed: int) -> Predict:
+    """Return what predicts with another memory from one curve."""
 
     def predict(memory_bytes: int, sizes_bytes: Sequence[int]) -> PredictResult:
         return forecast(found, memory_bytes=memory_bytes, sizes_bytes=sizes_bytes, seed=seed)
 
-    return least_memory(predict, facts, today, loss=loss, sessions_bytes=sessions_to_come(budget))
+    return predict
 
 
 def _shared_with_files(meta: EvidenceMeta, least: LeastMemory) -> int:

@@ -28,8 +28,11 @@ from pgsweep.units import as_setting, format_bytes, format_percent
 DEFAULT_LOSS: Final = 0.02
 """A loss that nobody notices; assumed."""
 
-_STEP: Final = 1.15
+STEP: Final = 1.15
 """Between two memories that are considered: within that the answer is known."""
+
+ROUGH_STEP: Final = 1.5
+"""The same where nobody waits for the answer, and it costs the watched host processor time."""
 
 _MORE: Final = (1.25, 1.5, 2.0, 4.0)
 """Times the memory, to see whether more would pay; the last first, as no less pays where it does not."""
@@ -83,6 +86,7 @@ def least_memory(
     *,
     loss: float = DEFAULT_LOSS,
     sessions_bytes: int = 0,
+    step: float = STEP,
 ) -> LeastMemory:
     """Return the least memory with a throughput within `loss` of today's, and one that would pay.
 
@@ -92,10 +96,11 @@ def least_memory(
         today_bytes: shared_buffers now.
         loss: of the throughput, as a ratio.
         sessions_bytes: what sessions take at max_connections more than now; set aside besides.
+        step: between two memories that are considered, as a factor.
     """
     apart = 0 if facts.held_by_shared_bytes else facts.shared_bytes
     now = facts.memory_bytes
-    search = _Search(predict, facts, today_bytes, 1 - loss)
+    search = _Search(predict, facts, today_bytes, 1 - loss, step)
     today = search.at(now)
     if today is None:
         return unknown_least(loss, search.why, now + apart)
@@ -239,11 +244,14 @@ class _Search:
         by: what the throughput is known by.
     """
 
-    def __init__(self, predict: Predict, facts: MemoryFacts, today_bytes: int, least_ratio: float) -> None:
+    def __init__(
+        self, predict: Predict, facts: MemoryFacts, today_bytes: int, least_ratio: float, step: float
+    ) -> None:
         self._predict = predict
         self._facts = facts
         self._today_bytes = today_bytes
         self._least_ratio = least_ratio
+        self._step = step
         self._found: dict[int, _Found | None] = {}
         self._wait = 0.0
         self.by: Literal["throughput", "waiting"] = "throughput"
@@ -258,7 +266,7 @@ class _Search:
     def least(self, floor: int, most: int, holds: Callable[[_Found], bool]) -> _Found | None:
         """Return the least memory for which something holds; None where not even with the most."""
         memories = [most]
-        while (smaller := rounded_down(round(memories[-1] / _STEP)) // MB * MB) >= floor:
+        while (smaller := rounded_down(round(memories[-1] / self._step)) // MB * MB) >= floor:
             if smaller >= memories[-1]:
                 break
             memories.append(smaller)
