@@ -247,10 +247,12 @@ def _apply(
     """Write the settings, after asking, and return the result with what was written."""
     import msgspec
 
-    from pgsweep.advice.apply import apply, to_apply
+    from pgsweep.advice.apply import apply, order_on_standbys, to_apply
 
     wanted = to_apply(result)
     planned = target.use(lambda conninfo: apply(conninfo, wanted, dry_run=True))
+    if (order := target.use(lambda conninfo: order_on_standbys(conninfo, planned))) is not None:
+        settings.warn(order)
     _confirm(target, planned, dry_run=dry_run, yes=yes)
     if dry_run:
         settings.say("dry run: nothing was changed")
@@ -291,9 +293,11 @@ def _say_restarts(settings: Settings, changes: list[AppliedSetting]) -> None:
 
 
 def _undo(settings: Settings, target: Target, file: Path | None, *, dry_run: bool, yes: bool) -> None:
-    from pgsweep.advice.apply import undo
+    from pgsweep.advice.apply import order_on_standbys, undo
 
     planned = target.use(lambda conninfo: undo(conninfo, dry_run=True, file=file))
+    if (order := target.use(lambda conninfo: order_on_standbys(conninfo, planned.changes))) is not None:
+        settings.warn(order)
     if planned.changes:
         _confirm(target, planned.changes, dry_run=dry_run, yes=yes)
     if dry_run:
