@@ -21,7 +21,9 @@ from pgsweep.records.prediction import (
     ThroughputPoint,
 )
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
-from pgsweep.ui.advice import VIEW, alter_system, gain_text, postgresql_conf
+from pgsweep.ui.advice import VIEW
+from pgsweep.ui.advised import gain_text
+from pgsweep.ui.forms import patch
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import as_setting, format_count
 from tests.fix_advice import GB, MB, SETTINGS, advised, facts, growing, pages, refusing, situation
@@ -128,7 +130,7 @@ def test_a_refused_prediction_advises_no_size() -> None:
     assert "pgsweep record --source trace" in text
     assert "shared_buffers: not known (today 1GB)" in text
     assert VIEW.page(result).title.startswith("What shared_buffers should be is not known")
-    pasted = alter_system(result)
+    pasted = patch(result, "alter-system")
     assert "What shared_buffers should be is not known" in pasted
     for said in (text, pasted, VIEW.page(result).title):
         assert "leave shared_buffers" not in said.lower()
@@ -302,7 +304,7 @@ def test_what_gains_no_throughput_says_what_it_is_for() -> None:
         one = of(result, name)
         assert one.gain is None
         assert one.purpose
-        assert f"No gain in throughput is expected: {one.purpose}." in alter_system(result).replace(
+        assert f"No gain in throughput is expected: {one.purpose}." in patch(result, "alter-system").replace(
             "\n--     ", " "
         )
     assert "page tables would take 1 GB to 2 GB more without them" in of(result, "huge_pages").reason
@@ -433,13 +435,15 @@ def test_connections_come_from_the_budget() -> None:
 
 def test_statements_and_lines_to_paste() -> None:
     result = advised(growing())
-    statements = [line for line in alter_system(result).splitlines() if not line.startswith("--")]
+    statements = [line for line in patch(result, "alter-system").splitlines() if not line.startswith("--")]
     assert "ALTER SYSTEM SET shared_buffers = '4GB';" in statements
     assert statements[-1] == "SELECT pg_catalog.pg_reload_conf();"
-    lines = [line for line in postgresql_conf(result).splitlines() if line and not line.startswith("#")]
+    lines = [
+        line for line in patch(result, "postgresql.conf").splitlines() if line and not line.startswith("#")
+    ]
     assert lines[0] == "shared_buffers = '4GB'"
     left = advised(situation({GB: 0.2}, {GB: 9_000.0}, settings={}))
-    assert all(not line or line.startswith("--") for line in alter_system(left).splitlines())
+    assert all(not line or line.startswith("--") for line in patch(left, "alter-system").splitlines())
 
 
 def test_text_and_page_lead_with_the_decision() -> None:

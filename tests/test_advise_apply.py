@@ -20,9 +20,9 @@ from pgsweep.advice.apply import apply, to_apply, undo
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.evidence.sql import record_sql
 from pgsweep.files import state_folder
-from pgsweep.pg.alter_system import in_unit
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.server_identity import ServerIdentity, differences
+from pgsweep.units import in_unit
 from tests.fix_advice import GB, advised, growing, pages, situation
 from tests.fix_apply import kept, recorded
 from tests.fix_cli import run

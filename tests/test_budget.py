@@ -356,3 +356,18 @@ def test_settings_in_blocks_are_read_at_any_block_size(wheel18: Cluster) -> None
         "hash_mem_multiplier": 2,
         "shared_memory_size": 3 * MB,
     }
+
+
+def test_without_a_client_as_many_connections_fit_as_with_fresh_ones() -> None:
+    """pgsweep's own session, which is twice as large as a fresh one, is not what a client is taken to be."""
+    with Cluster.create(None, {"shared_buffers": "64MB", "max_connections": "200"}) as cluster:
+        with opened(cluster.conninfo()) as local:
+            alone = budget(local, ram_bytes=GB)
+        with ExitStack() as stack:
+            for _ in range(10):
+                session = stack.enter_context(psycopg.connect(cluster.conninfo()))
+                session.execute("SELECT 1")
+            with opened(cluster.conninfo()) as local:
+                among = budget(local, ram_bytes=GB)
+    assert (alone.connections, among.connections) == (0, 10)
+    assert alone.possible_connections == pytest.approx(among.possible_connections, rel=0.12)

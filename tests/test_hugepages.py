@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gettext
+import io
 import json
 import os
 import re
@@ -18,7 +20,7 @@ from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import read_pools, read_transparent, shared_memory
 from pgsweep.host.procmem import read_family
 from pgsweep.memory.hugepages.inspect import _of_running, examine
-from pgsweep.memory.hugepages.log import explain_log
+from pgsweep.memory.hugepages.log import explain_log, read_log
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
@@ -390,6 +392,65 @@ def test_a_log_of_a_server_that_was_cut_short(line: str) -> None:
     found = explain_log(line)
     assert found is not None
     assert "hugetlb" in found.reasons[0] and found.steps == []
+
+
+def _catalogs() -> dict[str, gettext.GNUTranslations]:
+    """Return the server's messages in each language that is installed, as Debian's packages have them."""
+    found = {}
+    for path in Path("/usr/share/locale").glob("*/LC_MESSAGES/postgres-15.mo"):
+        with path.open("rb") as file:
+            found[path.parts[4]] = gettext.GNUTranslations(file)
+    return found
+
+
+def _rendered(text: str, *values: object) -> str:
+    """Fill a message of C; a translation may have the values in another order."""
+    values_left = iter(values)
+
+    def fill(place: re.Match[str]) -> str:
+        return str(values[int(place[1]) - 1] if place[1] else next(values_left))
+
+    # elog.c puts a tab at the begin of each further line.
+    return re.sub(r"%(?:(\d)\$)?z?[usd]", fill, text).replace("\n", "\n\t")
+
+
+def test_a_log_in_every_language_of_the_server() -> None:
+    """The server's own catalogs say what it would write; nothing of them is known to what reads it."""
+    catalogs = _catalogs()
+    if not catalogs:
+        pytest.skip("the server's messages in other languages are not installed (Debian's postgresql-15)")
+    started = "%s (PID %d) was terminated by signal %d: %s"
+    read = 'could not read block %u in file "%s": read only %d of %d bytes'
+    ended = "%s (PID %d) exited with exit code %d"
+    for language, catalog in catalogs.items():
+        hint = next(
+            text
+            for text in catalog._catalog  # type: ignore[attr-defined]
+            if isinstance(text, str) and "huge pages" in text and "max_connections" in text
+        )
+
+        def line(text: str, *values: object, catalog: gettext.GNUTranslations = catalog) -> str:
+            return f"2026-11-28 10:00:00.123 UTC [1234567] X:  {_rendered(catalog.gettext(text), *values)}\n"
+
+        calm = line("database system is ready to accept connections")
+        log = calm + line("could not map anonymous shared memory: %m") + line(hint, 76 * PAGE) + calm
+        found = explain_log(read_log(io.BytesIO(log.encode())))
+        assert found is not None, language
+        assert found.huge_pages_needed == 76, language
+        for said in (
+            line(started, "x", 4711, 7, "Bus"),
+            line(read, 13, "base/5/16384", 5120, 8192),
+            line(read, 1024, "pg_tblspc/16385/PG_15_202209061/5/16384.1", 512, 8192),
+        ):
+            found = explain_log(read_log(io.BytesIO((calm + said).encode())))
+            assert found is not None, (language, said)
+            assert "hugetlb" in found.reasons[0]
+        for said in (
+            line(started, "x", 4711, 9, "Killed"),
+            line(ended, "x", 4711, 7),
+            line(read, 13, "base/5/16384", 0, 8192),
+        ):
+            assert explain_log(read_log(io.BytesIO((calm + said).encode()))) is None, (language, said)
 
 
 def test_a_log_without_the_size() -> None:

@@ -16,9 +16,16 @@ import pytest
 
 from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records.advice import AdviceResult
+from pgsweep.records.advice import AdviceResult, LeastMemory
 from pgsweep.records.prediction import NoEviction
-from pgsweep.records.serve import ServeAdvice, ServeAdvised, ServeChange, ServeCurve, ServeSummary
+from pgsweep.records.serve import (
+    ServeAdvice,
+    ServeAdvised,
+    ServeChange,
+    ServeCurve,
+    ServeStanding,
+    ServeSummary,
+)
 from pgsweep.serve.board import Board, best_advice, waiting_saved
 from pgsweep.serve.config import ServeConfig, ServerConfig
 from pgsweep.serve.forecast import Forecasts, predict_pieces
@@ -183,6 +190,48 @@ def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_there_are(board: B
         name for name in labels if re.match("pgsweep_(predicted|advised|advice_waiting|prediction)", name)
     }
     assert shown - asked == {"pgsweep_predicted_throughput_ratio"}
+
+
+def test_metrics_and_overview_have_what_the_host_gives_and_what_could_be_reclaimed(board: Board) -> None:
+    text = exposed(board, [], 5).decode()
+    assert "pgsweep_huge_pages{" not in text
+    assert "pgsweep_advised_memory_reclaim_bytes{" not in text
+    board.servers["slow"].standing = ServeStanding(
+        huge_pages_wanted=70,
+        huge_pages_used=0,
+        huge_pages_missing=65,
+        memory_limit_bytes=GB,
+        memory_room_bytes=MB,
+        pending_restart=["shared_buffers", "wal_level"],
+    )
+    least = LeastMemory(
+        loss_ratio=0.02,
+        today_bytes=16 * GB,
+        memory_bytes=5 * GB,
+        low_bytes=4 * GB,
+        reclaim_bytes=11 * GB,
+        shared_buffers_bytes=GB,
+        throughput_ratio=0.99,
+        throughput_low=0.98,
+        throughput_high=1.0,
+        reason="it suffices",
+        assumed=[],
+    )
+    reclaiming = msgspec.structs.replace(growing_result(), least=least)
+    pays = msgspec.structs.replace(least, reclaim_bytes=0, pays_bytes=4 * GB)
+    board.servers["slow"].advised[900] = one(reclaiming, 900, 600.0, 4 * GB)
+    board.servers["calm"].advised[900] = one(msgspec.structs.replace(leaving(), least=pays), 900, 600.0, GB)
+    text = exposed(board, [], 5).decode()
+    states = re.findall(r'pgsweep_huge_pages\{server="slow",state="(\w+)"\} (\S+)', text)
+    assert dict(states) == {"wanted": "70.0", "used": "0.0", "missing": "65.0"}
+    found = dict(re.findall(r'^(pgsweep_\w+)\{server="slow"\} (\S+)$', text, re.MULTILINE))
+    assert float(found["pgsweep_memory_room_bytes"]) == MB
+    assert float(found["pgsweep_memory_limit_bytes"]) == GB
+    assert found["pgsweep_settings_pending_restart"] == "2.0"
+    assert float(found["pgsweep_advised_memory_reclaim_bytes"]) == 11 * GB
+    page = render("_overview.html.j2", overview=board.overview())
+    for words in ("11 GB to reclaim", "4 GB more would pay", "shared_buffers, wal_level: new value"):
+        assert words in page, words
 
 
 @pytest.mark.parametrize(

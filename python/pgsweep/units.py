@@ -57,6 +57,20 @@ def as_setting(size_bytes: int) -> str:
     return f"{size_bytes // 1024}kB"
 
 
+SETTING_UNITS = {"shared_buffers": "8kB", "effective_cache_size": "8kB"}
+"""Units of pg_settings of the sizes that are advised, for blocks of 8 kB."""
+
+
+def in_unit(value: str, unit: str | None) -> str:
+    """Return a value as a number in the unit of pg_settings: `4GB` in 8kB is 524288.
+
+    A value without a unit is already in that unit. A value that is not a size is returned unchanged.
+    """
+    if unit is None or not unit.endswith("B") or not value.endswith("B"):
+        return value
+    return str(parse_bytes(value) // parse_bytes(unit if unit[0].isdecimal() else f"1{unit}"))
+
+
 def huge_page_word(size_bytes: int) -> str:
     """Return a size of huge pages as the kernel's command line takes it: `1G`, `2M`, `64K`."""
     return as_setting(size_bytes)[:-1].upper()

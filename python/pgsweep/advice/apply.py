@@ -27,6 +27,7 @@ from pgsweep.pg.connect import Connection, connect, set_for_session
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.retry import awaited
 from pgsweep.pg.server_identity import ServerIdentity, differences, read_identity
+from pgsweep.pg.standbys import order_of_change
 from pgsweep.plain import shell_word
 from pgsweep.records.advice import AdviceResult, AppliedSetting
 from pgsweep.units import parse_bytes
@@ -134,6 +135,21 @@ def apply(
         if not dry_run:
             _write_all(connection, place, [change for change in changes if change.before != change.after])
     return changes
+
+
+def order_on_standbys(conninfo: str, changes: Sequence[AppliedSetting]) -> str | None:
+    """Return in which order max_connections is changed on the standbys of a server; None where it is not.
+
+    Args:
+        conninfo: of the server.
+        changes: what is to be written.
+    """
+    change = next((one for one in changes if one.name == "max_connections"), None)
+    if change is None or change.after is None or not change.after.isdecimal():
+        return None
+    with connect(conninfo) as connection, explained():
+        [state] = read_states(connection, [change.name])
+        return order_of_change(connection, change.name, int(state.value), int(change.after))
 
 
 def mark(conninfo: str, *, owner: str) -> None:

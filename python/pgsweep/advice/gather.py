@@ -6,6 +6,7 @@ size that is advised, so a second look is taken once it is decided.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,8 +16,19 @@ import numpy as np
 
 from pgsweep.advice.candidates import candidates, sizes_for_bounds
 from pgsweep.advice.decide import decide
+from pgsweep.advice.least import (
+    ROUGH_STEP,
+    Predict,
+    for_least,
+    least_memory,
+    least_words,
+    pool_sizes,
+    sessions_to_come,
+    unknown_least,
+)
 from pgsweep.advice.owner import adapted, lacks_page_cache
 from pgsweep.advice.reads import reads_by_size
+from pgsweep.advice.resources import resources_of
 from pgsweep.advice.shared_buffers import decide_size
 from pgsweep.advice.situation import Contents, Situation
 from pgsweep.errors import ClusterError, MissingAbility, UsageError
@@ -35,16 +47,17 @@ from pgsweep.pg.connect import connect
 from pgsweep.pg.manager import Source, read_sources
 from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
-from pgsweep.records.advice import AdviceResult
+from pgsweep.records.advice import AdviceResult, LeastMemory
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.place import Place
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.forecast import forecast
+from pgsweep.sizing.model import Prediction
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
-from pgsweep.sizing.predict import judge, predict_window
+from pgsweep.sizing.predict import judge, judge_window, predict_window
 from pgsweep.sizing.throughput.read_times import costs_of_misses
 from pgsweep.units import BLOCK_BYTES, as_setting
 
@@ -55,7 +68,12 @@ connection has for itself, so no server is started to ask."""
 
 
 def advise(
-    evidence: Path, *, conninfo: str | None = None, memory_bytes: int | None = None, seed: int = 0
+    evidence: Path,
+    *,
+    conninfo: str | None = None,
+    memory_bytes: int | None = None,
+    loss: float | None = None,
+    seed: int = 0,
 ) -> AdviceResult:
     """Return which settings follow from evidence, each with its reason (`pgsweep advise`).
 
@@ -63,6 +81,7 @@ def advise(
         evidence: a folder that `record` wrote.
         conninfo: of the server that it was recorded on, for huge pages and connections; None to leave them.
         memory_bytes: what the pool and the page cache share; that of the evidence by default.
+        loss: look for the least memory whose throughput is within this ratio of today's, and advise for that.
         seed: of all draws.
 
     Raises:
@@ -84,6 +103,12 @@ def advise(
     contents = _contents(recorded)
     if without is not None:
         memory_bytes = None
+    missing: list[Missing] = []
+    # The budget at today's size says how much may be added.
+    today_budget = None if conninfo is None else _budget(conninfo, None, missing)
+    least = None if loss is None else _least(evidence, meta, loss, today_budget, seed)
+    if least is not None and least.memory_bytes is not None and least.reclaim_bytes:
+        memory_bytes = _shared_with_files(meta, least)
     memory = _Memory.of(meta, memory_bytes, contents, known=without is None)
     today = meta.shared_buffers_blocks * BLOCK_BYTES
     prediction = _predicted(evidence, meta, memory, memory_bytes, seed)
@@ -94,12 +119,11 @@ def advise(
     )
     if now is not None:
         situation = replace(situation, settings={**situation.settings, **now.settings})
-    missing: list[Missing] = []
     points, basis = reads_by_size(situation)
-    # The budget at today's size says how much may be added.
-    if conninfo is not None:
-        situation = replace(situation, budget=_budget(conninfo, None, missing))
+    situation = replace(situation, budget=today_budget)
     decision = decide_size(situation, points, basis)
+    if least is not None:
+        decision = for_least(least, today) or decision
     if conninfo is not None:
         changed = decision.size_bytes != today
         size = decision.size_bytes if changed else None
@@ -118,12 +142,20 @@ def advise(
         evidence=str(evidence),
         missing=missing,
     )
+    if least is not None:
+        lead, remarks = least_words(least)
+        summary = f"{lead}. {result.summary}"
+        result = msgspec.structs.replace(result, summary=summary, remarks=[*remarks, *result.remarks])
     if now is not None:
         result = msgspec.structs.replace(result, remarks=[*now.remarks, *result.remarks])
+    resources = resources_of(situation, result.settings, place)
+    result = msgspec.structs.replace(result, resources=resources, least=least)
     return adapted(result, place, {} if now is None else now.sources)
 
 
-def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tuple[AdviceResult, int | None]:
+def advise_window(
+    evidence: JoinedEvidence, name: str, *, least: bool = False, seed: int = 0
+) -> tuple[AdviceResult, int | None]:
     """Return which settings follow from a window over recordings, and the size of shared_buffers advised.
 
     That is today's size where it is to be left, and None where nothing is known. Huge pages and connections
@@ -132,6 +164,7 @@ def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tupl
     Args:
         evidence: the window.
         name: of the evidence, for the result.
+        least: look for the least memory too, roughly; the settings are those for today's.
         seed: of all draws.
 
     Raises:
@@ -145,6 +178,9 @@ def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tupl
     prediction = predict_window(
         evidence, sizes_bytes=memory.sizes_for_bounds, memory_sizes_bytes=memory.candidates, seed=seed
     )
+    found = None
+    if least and memory.facts is not None and prediction.verdict.level != "refused":
+        found = _least_of_window(evidence, memory.facts, seed)
     situation = replace(_situation(evidence, memory, contents, prediction), no_page_cache=without)
     points, basis = reads_by_size(situation)
     decision = decide_size(situation, points, basis)
@@ -158,6 +194,8 @@ def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tupl
         evidence=name,
         missing=[],
     )
+    resources = resources_of(situation, result.settings, place)
+    result = msgspec.structs.replace(result, resources=resources, least=found)
     result = adapted(result, place, {})
     return result, None if decision.advice.action == "unknown" else decision.size_bytes
 
@@ -231,6 +269,42 @@ def _predicted(
     if memory.size_bytes is None:
         return found.record()
     return forecast(found, memory_bytes=asked_bytes, sizes_bytes=memory.candidates, seed=seed)
+
+
+def _least(
+    evidence: Path, meta: EvidenceMeta, loss: float, budget: BudgetResult | None, seed: int
+) -> LeastMemory:
+    """Return the least memory; sessions up to max_connections besides, where the budget counts them."""
+    facts = MemoryFacts.of(meta)
+    if facts is None:
+        return unknown_least(loss, "how the memory is used is not known: record on the server's host")
+    today = meta.shared_buffers_blocks * BLOCK_BYTES
+    found = judge(evidence, sizes_bytes=pool_sizes(facts.memory_bytes, today), seed=seed)
+    sessions = sessions_to_come(budget)
+    return least_memory(_with_memories(found, seed), facts, today, loss=loss, sessions_bytes=sessions)
+
+
+def _least_of_window(evidence: JoinedEvidence, facts: MemoryFacts, seed: int) -> LeastMemory:
+    """Return the least memory of a window, roughly."""
+    today = evidence.meta.shared_buffers_blocks * BLOCK_BYTES
+    found = judge_window(evidence, sizes_bytes=pool_sizes(facts.memory_bytes, today), seed=seed)
+    return least_memory(_with_memories(found, seed), facts, today, step=ROUGH_STEP)
+
+
+def _with_memories(found: Prediction, seed: int) -> Predict:
+    """Return what predicts with another memory from one curve."""
+
+    def predict(memory_bytes: int, sizes_bytes: Sequence[int]) -> PredictResult:
+        return forecast(found, memory_bytes=memory_bytes, sizes_bytes=sizes_bytes, seed=seed)
+
+    return predict
+
+
+def _shared_with_files(meta: EvidenceMeta, least: LeastMemory) -> int:
+    """Return the least memory as the evidence counts memory: without huge pages that lie apart."""
+    facts = MemoryFacts.of(meta)
+    assert facts is not None
+    return facts.memory_bytes - (least.reclaim_bytes or 0)
 
 
 def _contents(evidence: Evidence | JoinedEvidence) -> Contents | None:

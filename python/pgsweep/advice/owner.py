@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from pgsweep.pg.alter_system import in_unit
 from pgsweep.pg.manager import Source, manager_named
-from pgsweep.pg.provider import Wanted, provider_named
+from pgsweep.pg.provider import PROVIDERS, Wanted, provider_named
 from pgsweep.records.advice import AdviceResult, AdvisedSetting
 from pgsweep.records.place import Place
+from pgsweep.units import SETTING_UNITS, in_unit
 
-_UNITS = {"shared_buffers": "8kB", "effective_cache_size": "8kB", "max_connections": None, "huge_pages": None}
-"""Units of pg_settings, for providers that take numbers; those of blocks for blocks of 8 kB."""
+_FORMS = ("rds", "aurora", "cloudsql", "azure")
+"""The providers whose settings are written as a patch."""
 
 
 def lacks_page_cache(place: Place | None) -> str | None:
@@ -38,7 +38,7 @@ def where_set(place: Place | None, wanted: list[AdvisedSetting]) -> str | None:
             {
                 one.name: Wanted(
                     one.value or "",
-                    in_unit(one.value or "", _UNITS.get(one.name)),
+                    in_unit(one.value or "", SETTING_UNITS.get(one.name)),
                     restart=one.takes_effect == "restart",
                 )
                 for one in wanted
@@ -46,6 +46,19 @@ def where_set(place: Place | None, wanted: list[AdvisedSetting]) -> str | None:
         )
     manager = manager_named(place.manager)
     return None if manager is None else manager.settings({one.name: one.value or "" for one in wanted})
+
+
+def form_at(place: Place | None) -> str:
+    """Return the form in which settings are applied at a place, as `pgsweep advise --format` names it."""
+    if place is None:
+        return "alter-system"
+    if place.provider is not None:
+        found = next((name for name, one in PROVIDERS.items() if one.name == place.provider), "")
+        return found if found in _FORMS else "alter-system"
+    manager = manager_named(place.manager)
+    if manager is not None:
+        return manager.form
+    return "compose" if place.kind == "container" else "alter-system"
 
 
 def adapted(result: AdviceResult, place: Place | None, sources: Mapping[str, Source]) -> AdviceResult:
@@ -73,7 +86,12 @@ def adapted(result: AdviceResult, place: Place | None, sources: Mapping[str, Sou
         if where is None and (remark := _remark(one, sources.get(one.name))) is not None:
             remarks.insert(0, remark)
     return msgspec.structs.replace(
-        result, settings=settings, remarks=remarks, place=place, set_elsewhere=where
+        result,
+        settings=settings,
+        remarks=remarks,
+        place=place,
+        set_elsewhere=where,
+        form=form_at(place),
     )
 
 

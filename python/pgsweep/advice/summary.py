@@ -45,7 +45,8 @@ def _sentence(size: AdvisedSetting, changed: list[AdvisedSetting], *, restarts: 
         return f"Set {what} ({how}). {not_known}"
     if size.action != "set":
         return f"Leave shared_buffers at {size.today}. Set {what} ({how})"
-    assert size.gain is not None
+    if size.gain is None:
+        return f"Set {what} ({how}): {size.purpose}"
     if size.gain.of == THROUGHPUT:
         return (
             f"Set {what} ({how}): the throughput is expected to rise by {format_percent(size.gain.value)} "

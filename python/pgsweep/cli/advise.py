@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, Percent, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options, write_stdout
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from pgsweep.records.advice import AdviceResult, AppliedSetting
     from pgsweep.records.prediction import RecordResult
 
-_FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
+_FORMATS = (
+    *("text", "json", "csv", "patch", "alter-system", "postgresql.conf", "patroni", "cnpg", "pgo", "zalando"),
+    *("stackgres", "bitnami", "compose", "rds", "aurora", "cloudsql", "azure", "terraform-aws", "ansible"),
+)
+"""What goes to stdout; from `patch` on, the forms of pgsweep.ui.forms."""
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -38,11 +42,24 @@ _FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
     "which the evidence was recorded]",
 )
 @click.option(
+    "--least",
+    is_flag=True,
+    help="Look for the least memory whose throughput is within --loss of today's, and advise for that.",
+)
+@click.option(
+    "--loss",
+    type=Percent(),
+    metavar="PERCENT",
+    help="With --least: by how much the throughput may be less than today's.  [default: 2%]",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(_FORMATS),
-    help="What goes to stdout: the advice as text, JSON or CSV, as statements, or as lines of "
-    "postgresql.conf.  [default: text]",
+    metavar="FORM",
+    help="What goes to stdout: the advice as text, json or csv, or as a patch to review, with the reasons as "
+    "comments, in one of the forms above; patch chooses the form of the place where the server runs.  "
+    "[default: text]",
 )
 @click.option(
     "--source",
@@ -94,6 +111,8 @@ def command(
     *,
     subject: str | None,
     memory_bytes: int | None,
+    least: bool,
+    loss: float | None,
     form: str | None,
     source: Source,
     seconds: float | None,
@@ -122,16 +141,33 @@ def command(
     advice is to leave it; if the prediction is refused, nothing is advised. Disk reads are simulated where
     the memory of the server's host is known: from evidence that was recorded there, or by --ram. From
     snapshots their intervals are wider than from a trace.
+    With --least the question is another: which memory suffices for a throughput within 2% of today's? The
+    pool, the page cache and the sessions are one budget, and the settings are those for that memory.
     Beside the advice stands what rules of thumb say, and what following them would change here.
+
+    With --format it is written as it is applied, for review: statements and lines of a file, a manifest or
+    values of an operator (memory, /dev/shm and the exact number of huge pages too), or the provider's own
+    commands, with values in the units that they take. Names in capitals are for you to fill in.
+
+    \b
+      alter-system, postgresql.conf         a server of your own
+      patroni                               patronictl edit-config --apply FILE
+      cnpg, pgo, zalando, stackgres         the operators' resources
+      bitnami                               values of the chart
+      compose                               docker compose, an override file
+      rds, aurora, cloudsql, azure          the provider's command line
+      terraform-aws, ansible                a parameter group, a playbook
 
     \b
     Examples:
       pgsweep advise shop.evidence
       pgsweep advise shop.evidence -h db1 -U postgres -d shop -o shop.html
       pgsweep advise shop.evidence --format alter-system
+      pgsweep advise shop.evidence -h db1 -d shop --format cnpg > patch.yaml
       sudo pgsweep advise -d shop --source trace --for 40s
       pgsweep advise shop.evidence --ram 64GB --json | jq .settings
       pgsweep advise shop.evidence -U postgres -d shop --apply
+      sudo pgsweep advise -d shop --source trace --least --loss 2%
       pgsweep advise --undo -U postgres -d shop
     """
     settings = settings_of(ctx)
@@ -140,9 +176,10 @@ def command(
             "--format and --json or --csv both want stdout", hint="leave one of them out: --format json"
         )
     as_json, as_csv = as_json or form == "json", as_csv or form == "csv"
-    lines = form in ("alter-system", "postgresql.conf")
+    lines = form in _FORMATS[_FORMATS.index("patch") :]
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out, text=not lines)
     _check(wants_apply=wants_apply, undo=undo, dry_run=dry_run, yes=yes)
+    loss = _loss(least=least, loss=loss, memory_bytes=memory_bytes)
     if undo_from is not None and not undo:
         raise UsageError("--undo-from goes with --undo", hint="--undo --undo-from FILE")
     evidence = None if undo else _evidence_of(subject)
@@ -164,7 +201,7 @@ def command(
         named = True
     else:
         named = target.is_named
-    result = _advise(settings, evidence, target if named else None, memory_bytes)
+    result = _advise(settings, evidence, target if named else None, memory_bytes, loss)
     try:
         if wants_apply:
             result = _apply(settings, target, result, dry_run=dry_run, yes=yes)
@@ -172,12 +209,24 @@ def command(
         # Also where it is refused: what should be set elsewhere stands in the advice.
         output.write(result)
         if lines:
-            from pgsweep.ui.advice import alter_system, postgresql_conf
+            from pgsweep.ui.forms import patch
             from pgsweep.ui.results import plain
 
-            shown = plain(result)
-            write_stdout(alter_system(shown) if form == "alter-system" else postgresql_conf(shown))
+            write_stdout(patch(plain(result), result.form if form in (None, "patch") else form))
     return 0
+
+
+def _loss(*, least: bool, loss: float | None, memory_bytes: int | None) -> float | None:
+    """Return the loss that is allowed; None where the least memory is not asked for."""
+    if not least:
+        if loss is not None:
+            raise UsageError("--loss goes with --least", hint="--least --loss 2%")
+        return None
+    if memory_bytes is not None:
+        raise UsageError("--ram names the memory, and --least looks for it", hint="leave one of them out")
+    from pgsweep.advice.least import DEFAULT_LOSS
+
+    return DEFAULT_LOSS if loss is None else loss
 
 
 def _check(*, wants_apply: bool, undo: bool, dry_run: bool, yes: bool) -> None:
@@ -198,10 +247,12 @@ def _apply(
     """Write the settings, after asking, and return the result with what was written."""
     import msgspec
 
-    from pgsweep.advice.apply import apply, to_apply
+    from pgsweep.advice.apply import apply, order_on_standbys, to_apply
 
     wanted = to_apply(result)
     planned = target.use(lambda conninfo: apply(conninfo, wanted, dry_run=True))
+    if (order := target.use(lambda conninfo: order_on_standbys(conninfo, planned))) is not None:
+        settings.warn(order)
     _confirm(target, planned, dry_run=dry_run, yes=yes)
     if dry_run:
         settings.say("dry run: nothing was changed")
@@ -242,9 +293,11 @@ def _say_restarts(settings: Settings, changes: list[AppliedSetting]) -> None:
 
 
 def _undo(settings: Settings, target: Target, file: Path | None, *, dry_run: bool, yes: bool) -> None:
-    from pgsweep.advice.apply import undo
+    from pgsweep.advice.apply import order_on_standbys, undo
 
     planned = target.use(lambda conninfo: undo(conninfo, dry_run=True, file=file))
+    if (order := target.use(lambda conninfo: order_on_standbys(conninfo, planned.changes))) is not None:
+        settings.warn(order)
     if planned.changes:
         _confirm(target, planned.changes, dry_run=dry_run, yes=yes)
     if dry_run:
@@ -338,7 +391,7 @@ def _record(
 
 
 def _advise(
-    settings: Settings, evidence: Path, target: Target | None, memory_bytes: int | None
+    settings: Settings, evidence: Path, target: Target | None, memory_bytes: int | None, loss: float | None
 ) -> AdviceResult:
     from pgsweep.advice.gather import advise
     from pgsweep.cli.provenance import with_provenance
@@ -347,9 +400,9 @@ def _advise(
     with ConsoleProgress(settings) as shown:
         shown.stage("predicting")
         if target is None:
-            result = advise(evidence, memory_bytes=memory_bytes)
+            result = advise(evidence, memory_bytes=memory_bytes, loss=loss)
         else:
             result = target.use(
-                lambda conninfo: advise(evidence, conninfo=conninfo, memory_bytes=memory_bytes)
+                lambda conninfo: advise(evidence, conninfo=conninfo, memory_bytes=memory_bytes, loss=loss)
             )
     return with_provenance(result, settings.arguments, subject=subject_of(evidence))

@@ -157,6 +157,24 @@ class Bytes(click.ParamType[Any]):
         return size_bytes
 
 
+class Percent(click.ParamType[Any]):
+    """A share below one: `2%`, or `0.02`; arrives as a ratio."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the ratio.
+
+        Raises:
+            UsageError: the text is no share, or not between 0 and 1.
+        """
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", str(value))
+        ratio = 0.0 if match is None else float(match[1]) / (100 if match[2] else 1)
+        if not 0 < ratio < 1:
+            raise UsageError(f"`{value}` is not a share", hint="write it as 2% or 0.02")
+        return ratio
+
+
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 

@@ -68,20 +68,30 @@ def _number(settings: Mapping[str, str], name: str, default: float) -> float:
         return default
 
 
+def parallel_hash_bytes(settings: Mapping[str, str]) -> int:
+    """Return what one parallel hash join may take of dynamic shared memory (nodeHash.c); 0 without workers.
+
+    Args:
+        settings: in the units of pg_settings.
+    """
+    each = _number(settings, "work_mem", 0) * 1024 * max(1.0, _number(settings, "hash_mem_multiplier", 1))
+    workers = _number(settings, "max_parallel_workers_per_gather", 0)
+    return round(each * (workers + 1)) if workers else 0
+
+
 def _dynamic_shared_memory(place: Place, settings: Mapping[str, str]) -> Peril | None:
-    """Compare /dev/shm with what one parallel hash join may take there for all processes (nodeHash.c)."""
+    """Compare /dev/shm with what one parallel hash join may take there for all processes."""
     size = place.dev_shm_bytes
     if size is None or settings.get("dynamic_shared_memory_type", "posix") != "posix":
         return None
-    each = _number(settings, "work_mem", 0) * 1024 * max(1.0, _number(settings, "hash_mem_multiplier", 1))
-    workers = _number(settings, "max_parallel_workers_per_gather", 0)
-    need = round(each * (workers + 1))
-    if not workers or need <= size:
+    need = parallel_hash_bytes(settings)
+    if need <= size:
         return None
     return Peril(
         "dynamic shared memory",
         f"a parallel hash join may take {format_bytes(need)} of dynamic shared memory (work_mem x "
-        f"hash_mem_multiplier, for {format_count(workers)} workers and their leader), and /dev/shm has "
+        f"hash_mem_multiplier, for {format_count(_number(settings, 'max_parallel_workers_per_gather', 0))} "
+        f"workers and their leader), and /dev/shm has "
         f"{format_bytes(size)}: `could not resize shared memory segment: No space left on device`",
         "docker run --shm-size, in a pod an emptyDir of medium Memory on /dev/shm; or a smaller work_mem",
     )

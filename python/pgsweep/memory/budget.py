@@ -33,6 +33,7 @@ from pgsweep.memory.processes import CLIENT, MEMORY_LIMIT, LocalServer, look
 from pgsweep.pg.connect import connect, same_server
 from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
 from pgsweep.pg.refusals import explained
+from pgsweep.pg.standbys import order_of_change
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
@@ -106,6 +107,8 @@ def budget(
     """
     with explained():
         settings = read_memory_settings(local.connection)
+        wanted = max_connections or settings.max_connections
+        order = order_of_change(local.connection, "max_connections", settings.max_connections, wanted)
     if work_mem_bytes is not None:
         settings = dataclasses.replace(settings, work_mem=work_mem_bytes)
     grown = 0
@@ -141,6 +144,8 @@ def budget(
         shared_per_connection_bytes=slope or 0.0,
         shared_growth_bytes=grown,
     )
+    if order is not None:
+        result = msgspec.structs.replace(result, reasons=[*result.reasons, order])
     if asked is not None:
         result = _with_huge_pages(result, asked)
     if slope is not None:

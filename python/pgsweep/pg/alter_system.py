@@ -20,7 +20,7 @@ from pgsweep.pg.catalog import read_postmaster
 from pgsweep.pg.manager import Source, find_manager, read_sources
 from pgsweep.pg.provider import Wanted, read_provider
 from pgsweep.pg.queries import load
-from pgsweep.units import parse_bytes
+from pgsweep.units import in_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +146,6 @@ def _for_provider(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
         unit, restart = known.get(name, (None, False))
         found[name] = Wanted(value, in_unit(value, unit), restart)
     return found
-
-
-def in_unit(value: str, unit: str | None) -> str:
-    """Return a value as a number in the unit of pg_settings: `4GB` in 8kB is 524288.
-
-    A value without a unit is already in that unit. A value that is not a size is returned unchanged.
-    """
-    if unit is None or not unit.endswith("B") or not value.endswith("B"):
-        return value
-    return str(parse_bytes(value) // parse_bytes(unit if unit[0].isdecimal() else f"1{unit}"))
 
 
 def read_states(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[SettingState]:

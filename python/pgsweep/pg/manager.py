@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +57,7 @@ class Manager:
     Attributes:
         name: as its makers write it.
         place: where settings are changed; `{set}` stands for all of them.
+        form: as `pgsweep advise --format` names the form of its patches.
         one: one setting of them.
         between: what stands between two.
         because: what shows that it does.
@@ -64,6 +65,7 @@ class Manager:
 
     name: str
     place: str
+    form: str
     one: str = "{name}: {value}"
     between: str = ", "
     because: str = ""
@@ -76,26 +78,31 @@ class Manager:
 
 _QUOTED: Final = '{name}: "{value}"'
 PATRONI: Final = Manager(
-    "Patroni", "in its configuration: patronictl edit-config {set}", "--pg {name}={value}", " "
+    "Patroni", "in its configuration: patronictl edit-config {set}", "patroni", "--pg {name}={value}", " "
 )
 CLOUDNATIVEPG: Final = Manager(
-    "CloudNativePG", "in spec.postgresql.parameters of the Cluster: {set}", _QUOTED
+    "CloudNativePG", "in spec.postgresql.parameters of the Cluster: {set}", "cnpg", _QUOTED
 )
 PGO: Final = Manager(
     "PGO of Crunchy Data",
     "in spec.patroni.dynamicConfiguration.postgresql.parameters of the PostgresCluster: {set}",
+    "pgo",
     _QUOTED,
 )
 ZALANDO: Final = Manager(
-    "the Postgres operator of Zalando", "in spec.postgresql.parameters of the postgresql: {set}", _QUOTED
+    "the Postgres operator of Zalando",
+    "in spec.postgresql.parameters of the postgresql: {set}",
+    "zalando",
+    _QUOTED,
 )
 STACKGRES: Final = Manager(
-    "StackGres", "in spec.postgresql.conf of the SGPostgresConfig: {set}", "{name} = '{value}'"
+    "StackGres", "in spec.postgresql.conf of the SGPostgresConfig: {set}", "stackgres", "{name} = '{value}'"
 )
 BITNAMI: Final = Manager(
     "the image of Bitnami",
     "in a file of /opt/bitnami/postgresql/conf/conf.d, or in primary.extendedConfiguration of the "
     "chart: {set}",
+    "bitnami",
     "{name} = '{value}'",
 )
 
@@ -143,7 +150,7 @@ def find_manager(sources: Mapping[str, Source], pid: int | None, proc: Path = PR
 
 
 def _known(manager: Manager, because: str) -> Manager:
-    return Manager(manager.name, manager.place, manager.one, manager.between, because)
+    return replace(manager, because=because)
 
 
 def _value(sources: Mapping[str, Source], name: str) -> str:

@@ -181,6 +181,7 @@ _SHAPES: Final = {
     "snapshot": "binary: 9",
     "snapshot_of": "binary: 9",
     "snapshot_sample": "binary: 9",
+    "standbys": "one: count",
     "startup_settings": "text text?",
     "statement_texts": "int bytes",
     "statements": "bytes? bytes? int? number number number number number",

@@ -124,6 +124,75 @@ class AppliedSetting(msgspec.Struct, frozen=True, kw_only=True):
     restart: bool
 
 
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container, a pod or an instance is given for the settings that are advised.
+
+    Attributes:
+        memory_bytes: its memory: request and limit. It is what the advice rests on; without huge pages, where
+            these do not count against it. null where it is not known.
+        memory_why: what it is made of, or why it is not known.
+        huge_page_size_bytes: of the huge pages; null where they are not counted.
+        huge_pages: the exact number that the server takes at its start: request and limit, no page more; null
+            where it shall not have any, or they were not counted.
+        huge_pages_why: what the number rests on, or why there is none.
+        dev_shm_bytes: least size of /dev/shm; null where dynamic shared memory is not there.
+        dev_shm_why: what takes it.
+    """
+
+    memory_bytes: int | None
+    memory_why: str
+    huge_page_size_bytes: int | None
+    huge_pages: int | None
+    huge_pages_why: str
+    dev_shm_bytes: int | None
+    dev_shm_why: str
+
+    @property
+    def huge_bytes(self) -> int | None:
+        """What the huge pages take."""
+        if self.huge_pages is None or self.huge_page_size_bytes is None:
+            return None
+        return self.huge_pages * self.huge_page_size_bytes
+
+
+class LeastMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The least memory whose throughput is near today's; null where it is not known.
+
+    Attributes:
+        loss_ratio: by how much the throughput may be less than today's.
+        today_bytes: memory of today, which pool, page cache and sessions share; huge pages included.
+        memory_bytes: the least for which the low end of the 90% interval of the throughput is near enough.
+        low_bytes: the least that the interval allows: for which the high end is.
+        reclaim_bytes: today's less that.
+        shared_buffers_bytes: with that memory.
+        throughput_ratio, throughput_low, throughput_high: there, divided by today's.
+        reason: what is expected, or why it is not known.
+        assumed: sentences.
+        by: `throughput`, or `waiting` where it is not predicted: what sessions wait more for the disk in a
+            second is taken as lost by one session.
+        pays_bytes: how much more memory would certainly raise the throughput by `loss_ratio`; null where none
+            would.
+        pays_ratio, pays_low, pays_high: the throughput with it, divided by today's.
+    """
+
+    loss_ratio: float
+    today_bytes: int | None
+    memory_bytes: int | None
+    low_bytes: int | None
+    reclaim_bytes: int | None
+    shared_buffers_bytes: int | None
+    throughput_ratio: float | None
+    throughput_low: float | None
+    throughput_high: float | None
+    reason: str
+    assumed: list[str]
+    by: Literal["throughput", "waiting"] = "throughput"
+    pays_bytes: int | None = None
+    pays_ratio: float | None = None
+    pays_low: float | None = None
+    pays_high: float | None = None
+
+
 class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
     """Settings advised for a server, each with its reason.
 
@@ -151,6 +220,9 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
         place: where the server runs; null in older results, and where the evidence does not say it.
         set_elsewhere: where the server's settings are changed, if not by ALTER SYSTEM: the provider's or the
             operator's own way, for these values. Else null.
+        form: the form in which settings are applied where the server runs, as `--format` names it.
+        resources: what its container, pod or instance is given; null in older results.
+        least: the least memory, for which the settings are then advised; null where it was not asked for.
     """
 
     schema: str = "pgsweep.advise/1"
@@ -177,4 +249,7 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
     most_used_bytes: int | None = None
     place: Place | None = None
     set_elsewhere: str | None = None
+    form: str = "alter-system"
+    resources: Resources | None = None
+    least: LeastMemory | None = None
     provenance: Provenance | None = None

@@ -158,6 +158,10 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
         collect_share: share of one backend's time that pgsweep's statements took so far, where it reads the
             pool by SQL; by peek the statements for the counters alone.
         held_back: looks are further apart than requested, to limit the cost.
+        standing: with what its host gives it; null until it was looked at.
+        reclaim_bytes: memory that is not needed for today's throughput, less 2%: predicted; null where it is
+            not known.
+        pays_bytes: more memory that would certainly raise the throughput; null where none would, or unknown.
         pool_missing: why the buffers are not read though the server answers, and what would allow it. Then
             `pool_source` is empty, and what follows from the buffers is null. Null where they are read.
     """
@@ -189,6 +193,9 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     collect_seconds: float | None = None
     pool_missing: Missing | None = None
     missing: list[Missing] = []
+    standing: ServeStanding | None = None
+    reclaim_bytes: int | None = None
+    pays_bytes: int | None = None
 
 
 class ServeOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,6 +291,27 @@ class ServeMemory(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int
     parts: list[ServeMemoryPart]
     missing: list[Missing] = []
+
+
+class ServeStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server stands with what its host gives it; null where that is not seen.
+
+    Attributes:
+        huge_pages_wanted: as many as the server asks for; 0 where it wants none.
+        huge_pages_used: of these, in use.
+        huge_pages_missing: not in use, and more than the kernel has free.
+        memory_limit_bytes: of the memory cgroup that leaves least; null too where none limits it.
+        memory_room_bytes: what it leaves: the limit, less what cannot be dropped. Beyond it processes are
+            killed.
+        pending_restart: settings whose new values wait for a restart.
+    """
+
+    huge_pages_wanted: int | None
+    huge_pages_used: int | None
+    huge_pages_missing: int | None
+    memory_limit_bytes: int | None
+    memory_room_bytes: int | None
+    pending_restart: list[str]
 
 
 class ServeCurves(msgspec.Struct, frozen=True, kw_only=True):

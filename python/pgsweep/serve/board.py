@@ -20,6 +20,7 @@ from pgsweep.records.serve import (
     ServeFailure,
     ServeMemory,
     ServeOverview,
+    ServeStanding,
     ServeSummary,
     ServeVerification,
 )
@@ -101,6 +102,7 @@ class Watched:
     verification: ServeVerification | None = None
     verification_failed: str | None = None
     memory: ServeMemory | None = None
+    standing: ServeStanding | None = None
     recording: str | None = None
     consumers_missing: list[Missing] = field(default_factory=list)
     query_texts: dict[int, str] = field(default_factory=dict)
@@ -293,7 +295,16 @@ def _advice_fields(watched: Watched) -> dict[str, Any]:
         "advice_gain": size.gain,
         "advice_verdict": best.result.verdict.level,
         "waiting_saved_ratio": waiting_saved(best),
+        **_memory_fields(watched),
     }
+
+
+def _memory_fields(watched: Watched) -> dict[str, Any]:
+    """Return the memory that could be reclaimed, and that would pay, by the longest window that says it."""
+    known = [one for one in advised_of(watched) if one.result.least is not None]
+    best = best_advice(known)
+    least = None if best is None else best.result.least
+    return {} if least is None else {"reclaim_bytes": least.reclaim_bytes, "pays_bytes": least.pays_bytes}
 
 
 def _missing_metrics(watched: Watched) -> list[Missing]:
@@ -330,6 +341,7 @@ def summary_of(watched: Watched) -> ServeSummary:
             failure=watched.failure,
             verdict=verdict,
             missing=_missing_metrics(watched),
+            standing=watched.standing,
             **_advice_fields(watched),
         )
     covered = values.get("covered_seconds", 0.0)
@@ -359,6 +371,7 @@ def summary_of(watched: Watched) -> ServeSummary:
         collect_share=head.backend_share,
         collect_seconds=head.look_seconds,
         missing=[*head.missing, *_missing_split(watched, head), *_missing_metrics(watched)],
+        standing=watched.standing,
         **_advice_fields(watched),
     )
 

@@ -34,6 +34,7 @@ from pgsweep.serve.consumers import Consumers, Key, Values, counted_key
 from pgsweep.serve.counters_only import CountersOnly, CountersSample
 from pgsweep.serve.history import Gap, History, Interval, Sample
 from pgsweep.serve.served_by import ServedBy, Split
+from pgsweep.serve.standing import standing_of
 from pgsweep.units import BLOCK_BYTES
 
 _MEMORY_SECONDS: Final = 60.0
@@ -87,7 +88,7 @@ class Collector:
         self._last_values: dict[str, float] = {}
         self._block_bytes = BLOCK_BYTES
         self._away_since: float | None = time.time()
-        self._memory_due = 0.0
+        self._memory_due = self._standing_due = 0.0
         self._look_began = 0.0
         self._stopped = threading.Event()
         self._feed = self._new_feed()
@@ -111,7 +112,7 @@ class Collector:
             self._block_bytes = access.server.block_size_bytes
             self._last = self._last_disk_bytes = None
             self._last_values = {}
-            self._memory_due = 0.0
+            self._memory_due = self._standing_due = 0.0
             self._consumers = Consumers(access.connection, texts=self._show_queries)
             self._disk = None if access.postmaster_pid is None else DiskReads(access.postmaster_pid)
             try:
@@ -227,7 +228,7 @@ class Collector:
 
         def change(watched: Watched) -> None:
             watched.sample = watched.counters = None
-            watched.memory = None
+            watched.memory = watched.standing = None
             watched.failure = ServeFailure(
                 message=error.message, cause=error.cause, hint=error.hint, since=since
             )
@@ -257,6 +258,9 @@ class Collector:
     def _look_at_memory(self, sample: CacheSample | CountersSample) -> None:
         """Read the memory of the server's processes, where it runs here and it is time."""
         access, now = self._access, time.monotonic()
+        if access is not None and access.postmaster_pid is None and now >= self._standing_due:
+            self._standing_due = now + _MEMORY_SECONDS
+            self._note_standing(access, None)
         if access is None or access.postmaster_pid is None or now < self._memory_due:
             return
         begin = time.monotonic()
@@ -267,6 +271,7 @@ class Collector:
             # What may not be seen is no reason to end the session; the panel then has nothing to show.
             self._memory_due = begin + _MEMORY_SECONDS
             return
+        self._note_standing(access, result)
         if self._consumers is not None:
             self._consumers.remember_memory(result.processes)
         if isinstance(sample, CacheSample):
@@ -280,6 +285,12 @@ class Collector:
         pause = _MEMORY_SECONDS if whole else 0.0
         self._memory_due = begin + max(pause, taken / _MEMORY_SHARE)
         self._board.changed(self._config.key, "memory", lambda watched: setattr(watched, "memory", memory))
+
+    def _note_standing(self, access: Access, seen: MemoryResult | None) -> None:
+        standing = standing_of(access.connection, seen)
+        self._board.changed(
+            self._config.key, "standing", lambda watched: setattr(watched, "standing", standing)
+        )
 
 
 def gained(

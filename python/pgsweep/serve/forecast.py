@@ -59,6 +59,9 @@ _LONGEST_PAUSE_SECONDS: Final = 1800.0
 _PENDING_SECONDS: Final = 60.0
 """How often a change is looked at that cannot be verified yet."""
 
+_LEAST_SECONDS: Final = 1800.0
+"""With less evidence than this it is not looked for the least memory: nobody buys memory for half an hour."""
+
 _EARLY_SECONDS: Final = 120.0
 """With less evidence than this, a prediction that is refused says no more than that it is too early."""
 
@@ -282,7 +285,11 @@ def predict_pieces(pieces: Sequence[Path], window_seconds: float, *, advise: boo
         result = predict_window(joined)
         if covered < _EARLY_SECONDS and result.verdict.level == "refused":
             return _too_early(covered)
-        advice, size = advise_window(joined, pieces[-1].name) if advise else (None, None)
+        advice, size = (
+            advise_window(joined, pieces[-1].name, least=covered >= _LEAST_SECONDS)
+            if advise
+            else (None, None)
+        )
         return Answer(covered_seconds=covered, result=result, advice=advice, advised_bytes=size)
     except PgsweepError as error:
         if 0 < covered < _EARLY_SECONDS:

@@ -65,6 +65,7 @@ class _Metrics:
         servers = list(self._board.servers.items())
         yield from _states([watched for _, watched in servers])
         yield from _caches([watched for _, watched in servers])
+        yield from _standing([watched for _, watched in servers])
         yield from _curves([watched for _, watched in servers])
         yield from _advice([watched for _, watched in servers])
         samples = [
@@ -182,6 +183,40 @@ def _caches(servers: list[Watched]) -> Iterator[Metric]:
             cached.of([name, "page_cache_only"], max(0.0, page_cache - both))
             cached.of([name, "both"], both)
     yield from (reads, disk, evictions, size, cached, buffers, sweep, memory)
+
+
+def _standing(servers: list[Watched]) -> Iterator[Metric]:
+    pages = _gauge(
+        "pgsweep_huge_pages",
+        "Huge pages of a server: wanted, used, and missing (not in use, and more than the kernel has free).",
+        ["server", "state"],
+    )
+    limit = _gauge(
+        "pgsweep_memory_limit_bytes", "Limit of the memory cgroup that leaves a server least.", ["server"]
+    )
+    room = _gauge(
+        "pgsweep_memory_room_bytes", "Room below that limit, beyond which processes are killed.", ["server"]
+    )
+    pending = _gauge(
+        "pgsweep_settings_pending_restart", "Settings whose new values wait for a restart.", ["server"]
+    )
+    reclaim = _gauge(
+        "pgsweep_advised_memory_reclaim_bytes",
+        "Memory that is not needed for today's throughput, less 2%: predicted.",
+        ["server"],
+    )
+    for watched in servers:
+        name, standing = watched.config.name, watched.standing
+        reclaim.of([name], summary_of(watched).reclaim_bytes)
+        if standing is None:
+            continue
+        pages.of([name, "wanted"], standing.huge_pages_wanted)
+        pages.of([name, "used"], standing.huge_pages_used)
+        pages.of([name, "missing"], standing.huge_pages_missing)
+        limit.of([name], standing.memory_limit_bytes)
+        room.of([name], standing.memory_room_bytes)
+        pending.of([name], len(standing.pending_restart))
+    yield from (pages, limit, room, pending, reclaim)
 
 
 def sweep_period(values: dict[str, float], buffers: float) -> float | None:

@@ -80,6 +80,30 @@ _ALERTS: Final = (
         "No evidence is recorded, or nothing can be predicted from it. The server's page says why.",
     ),
     _Alert(
+        "PgsweepHugePagesMissing",
+        'pgsweep_huge_pages{state="missing"} > 0',
+        "15m",
+        "warning",
+        "{{ $labels.server }} lacks {{ $value }} huge pages",
+        "It runs without them, and would not start where huge_pages is on. pgsweep hugepages says how many.",
+    ),
+    _Alert(
+        "PgsweepLittleRoomBelowLimit",
+        "pgsweep_memory_room_bytes < 0.05 * pgsweep_memory_limit_bytes",
+        "5m",
+        "critical",
+        "{{ $labels.server }} has {{ $value | humanize1024 }}B left below the limit of its memory cgroup",
+        "Beyond it the kernel kills processes. pgsweep memory budget says what takes the memory.",
+    ),
+    _Alert(
+        "PgsweepSettingsPendingRestart",
+        "pgsweep_settings_pending_restart > 0",
+        "1d",
+        "info",
+        "{{ $value }} settings of {{ $labels.server }} wait for a restart",
+        "Their new values come with the next restart, wanted or not. pg_settings.pending_restart names them.",
+    ),
+    _Alert(
         "PgsweepUserMetricFails",
         "pgsweep_user_metric_failed == 1",
         "10m",
@@ -156,6 +180,32 @@ _PANELS: Final = (
     ),
     _Panel(
         "Memory of the host", "bytes", ((f"pgsweep_memory_bytes{_S}", "{{server}} {{part}}"),), "Measured."
+    ),
+    _Panel(
+        "Room below the limit of the memory cgroup",
+        "bytes",
+        (
+            (f"pgsweep_memory_room_bytes{_S}", "{{server}} room"),
+            (f"pgsweep_memory_limit_bytes{_S}", "{{server}}"),
+        ),
+        "Measured. Beyond it processes are killed.",
+    ),
+    _Panel(
+        "Huge pages",
+        "short",
+        ((f"pgsweep_huge_pages{_S}", "{{server}} {{state}}"),),
+        "Measured.",
+    ),
+    _Panel(
+        "Settings that wait for a restart",
+        "short",
+        ((f"pgsweep_settings_pending_restart{_S}", "{{server}}"),),
+    ),
+    _Panel(
+        "Memory that is not needed for today's throughput",
+        "bytes",
+        ((f"pgsweep_advised_memory_reclaim_bytes{_S}", "{{server}}"),),
+        "Within 2% of it: predicted.",
     ),
     _Panel("Buffers by usage_count", "short", ((f"pgsweep_buffers{_S}", "{{server}} {{usage_count}}"),)),
     _Panel(

@@ -127,6 +127,17 @@ def _predicted(
     return model.at(sizes_blocks, any_size=any_size)
 
 
+def judge_window(
+    evidence: JoinedEvidence, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0
+) -> Prediction:
+    """Return the curve of a window, as `judge` does of evidence."""
+    from pgsweep.sizing.snapshots.model import snapshot_model
+
+    check_threads()
+    sizes = SizesAsked.of(sizes_bytes).or_around(evidence.meta.shared_buffers_blocks)
+    return snapshot_model(Observation(evidence), seed=seed).at(sizes, any_size=sizes_bytes is None)
+
+
 def predict_window(
     evidence: JoinedEvidence,
     *,
@@ -146,11 +157,7 @@ def predict_window(
     Raises:
         EvidenceError: it holds no access.
     """
-    from pgsweep.sizing.snapshots.model import snapshot_model
-
-    check_threads()
-    sizes = SizesAsked.of(sizes_bytes).or_around(evidence.meta.shared_buffers_blocks)
-    prediction = snapshot_model(Observation(evidence), seed=seed).at(sizes, any_size=sizes_bytes is None)
+    prediction = judge_window(evidence, sizes_bytes=sizes_bytes, seed=seed)
     if MemoryFacts.of(evidence.meta) is None:
         # Nobody can name it with --ram here.
         return prediction.record()

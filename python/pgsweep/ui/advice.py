@@ -1,11 +1,13 @@
-"""Settings advised: as text, as a page, as rows, and as lines to paste."""
+"""Settings advised: as text, as a page and as rows."""
 
 from __future__ import annotations
 
 import textwrap
 from typing import Final
 
-from pgsweep.records.advice import AdviceResult, AdvisedSetting, Gain, ReadsPoint, RuleOfThumb
+from pgsweep.records.advice import AdviceResult, AdvisedSetting, ReadsPoint, RuleOfThumb
+from pgsweep.ui.advised import ACTIONS, about, change, gain_text, sentence
+from pgsweep.ui.forms import patch
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, factor, factors, format_bytes, millis, percent, seconds
 from pgsweep.ui.prediction import verdict_text
@@ -26,8 +28,6 @@ from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import View, rows_of
 from pgsweep.units import as_setting, format_percent
 
-_NO_GAIN: Final = "No gain in throughput is expected"
-_ACTIONS: Final = {"set": "set", "leave": "leave it", "unknown": "not known"}
 _BASIS: Final = {
     "simulated": "simulated from the recording",
     "bounded": "bounded from the misses and the memory",
@@ -38,8 +38,8 @@ _BASIS: Final = {
 def advice_text(result: AdviceResult, terminal: Terminal) -> str:
     """Return the decision, the settings with their reasons, the rules of thumb, and what it rests on."""
     width = min(terminal.width, 110)
-    parts = ["\n".join(textwrap.wrap(_sentence(result.summary), width)), _settings(result, width, terminal)]
-    pasted = alter_system(result, comments=False)
+    parts = ["\n".join(textwrap.wrap(sentence(result.summary), width)), _settings(result, width, terminal)]
+    pasted = patch(result, "alter-system", comments=False)
     if pasted:
         parts.append("To paste:\n" + textwrap.indent(pasted.rstrip(), "  "))
     parts.append("What rules of thumb say, and what that would change here:\n" + _rules(result, terminal))
@@ -53,54 +53,18 @@ def advice_text(result: AdviceResult, terminal: Terminal) -> str:
     return "\n\n".join(parts + missing_lines(result.missing, terminal)) + "\n"
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
-
-
 def _settings(result: AdviceResult, width: int, terminal: Terminal) -> str:
     lines = []
     for one in result.settings:
-        what = f"{one.name}: {_ACTIONS[one.action]}"
+        what = f"{one.name}: {ACTIONS[one.action]}"
         if one.action == "set":
             what = f"{one.name}: {one.value}"
         paint: Paint | None = "bold" if one.action == "set" else "dim" if one.action == "unknown" else None
         today = "" if one.today is None else f" (today {one.today})"
         lines.append((terminal.paint(what, paint) if paint else what) + today)
-        for text in _about(one):
+        for text in about(one):
             lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
-
-
-def _about(one: AdvisedSetting) -> list[str]:
-    kind = "" if one.action == "unknown" else f" ({one.kind})"
-    found = [f"{_sentence(one.reason)[:-1]}{kind}."]
-    if one.gain is not None:
-        found.append(f"Expected: {gain_text(one.gain)}.")
-    elif one.purpose:
-        found.append(f"{_NO_GAIN}: {one.purpose}.")
-    if one.takes_effect and one.where != "command":
-        found.append(f"Takes effect at: {one.takes_effect}. To undo: {one.undo}")
-    return found
-
-
-def gain_text(gain: Gain) -> str:
-    """Return a gain with its interval: `23% less time waiting for reads (12 to 30)`."""
-    if gain.unit == "bytes":
-        most = "" if gain.high == gain.low else f", up to {format_bytes(gain.high)}"
-        return f"{format_bytes(gain.value)} less {gain.of}{most}"
-    if gain.unit == "seconds":
-        return f"{seconds(gain.value)} less {gain.of} ({seconds(gain.low)} to {seconds(gain.high)})"
-    if gain.of == "throughput":
-        value, low, high = (format_percent(each, sign=True) for each in (gain.value, gain.low, gain.high))
-        return f"{value} throughput ({low} to {high})"
-    return f"{_change(gain.value)} {gain.of} ({_change(gain.high)} to {_change(gain.low)})"
-
-
-def _change(saved: float) -> str:
-    """Return by how much less or more: a saving of 0.25 is `-25%`, one of -3 `4.0 times`."""
-    if saved < -1:
-        return f"{1 - saved:.1f} times"
-    return f"{format_percent(-saved, sign=True)}"
 
 
 def _rules(result: AdviceResult, terminal: Terminal) -> str:
@@ -129,7 +93,7 @@ def _rule_cells(result: AdviceResult, rule: RuleOfThumb) -> tuple[str, str]:
         return value, f"{low} to {high}"
     if gain is not None:
         waiting = " waiting for reads" if _by_throughput(result) else ""
-        return f"{_change(gain.value)}{waiting}", f"{_change(gain.high)} to {_change(gain.low)}"
+        return f"{change(gain.value)}{waiting}", f"{change(gain.high)} to {change(gain.low)}"
     if rule.shared_buffers_bytes == result.observed.shared_buffers_bytes:
         return "as today", ""
     return "not known", ""
@@ -199,79 +163,9 @@ def _remarks(result: AdviceResult, width: int) -> str:
     return "\n".join(lines)
 
 
-def alter_system(result: AdviceResult, *, comments: bool = True) -> str:
-    """Return the advice as statements; with comments also what is left as it is, and why."""
-    if result.set_elsewhere is not None:
-        return _elsewhere(result, "--")
-    return _lines(result, "--", "ALTER SYSTEM SET {} = '{}';", comments=comments, end=_reload(result))
-
-
-def postgresql_conf(result: AdviceResult) -> str:
-    """Return the advice as lines of postgresql.conf."""
-    if result.set_elsewhere is not None:
-        return _elsewhere(result, "#")
-    return _lines(result, "#", "{} = '{}'", comments=True, end="")
-
-
-def _elsewhere(result: AdviceResult, mark: str) -> str:
-    """Return the advice as comments, and where it is set: not in the form that was asked for."""
-    lines = _lines(result, mark, f"{mark} {{}} = {{}}", comments=True, end="")
-    place = result.place
-    owner = "" if place is None else place.provider or place.manager or ""
-    # On one line, as a command in it is for pasting.
-    where = " ".join(result.set_elsewhere.split()) if result.set_elsewhere is not None else ""
-    said = [*_comment(mark, f"{owner} keeps the settings of this server. Set it:"), f"{mark} {where}"]
-    return "\n".join([*said, "", lines])
-
-
-def _reload(result: AdviceResult) -> str:
-    reloads = any(one.action == "set" and one.takes_effect == "reload" for one in result.settings)
-    return "SELECT pg_catalog.pg_reload_conf();" if reloads else ""
-
-
-def _lines(result: AdviceResult, mark: str, form: str, *, comments: bool, end: str) -> str:
-    lines = []
-    if comments:
-        lines += _comment(mark, _sentence(result.summary))
-    for one in result.settings:
-        about = [f"{one.name}: {text}" if index == 0 else text for index, text in enumerate(_about(one))]
-        if comments:
-            lines.append("")
-            for text in about:
-                lines += _comment(mark, text)
-        if one.action != "set" or one.value is None:
-            if comments:
-                lines += _comment(mark, f"{_ACTIONS[one.action]}" + (f": {one.today}" if one.today else ""))
-        elif one.where == "server":
-            lines.append(form.format(one.name, one.value))
-        elif one.where == "kernel":
-            lines += _comment(mark, f"on the host, before the restart: sudo sysctl -w {one.name}={one.value}")
-        elif one.where == "cgroup":
-            lines += _comment(mark, f"for the server's cgroup, before the restart: {one.name} = {one.value}")
-        else:
-            lines += _comment(mark, one.value)
-    if end:
-        lines.append(end)
-    return "\n".join(lines) + "\n" if lines else ""
-
-
-def _comment(mark: str, text: str) -> list[str]:
-    # A line end in a name would end the comment.
-    words = " ".join(text.split())
-    # A command or the name of a file in it stays whole.
-    return textwrap.wrap(
-        words,
-        100,
-        initial_indent=f"{mark} ",
-        subsequent_indent=f"{mark}     ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
 def advice_page(result: AdviceResult) -> Page:
     """Return the decision as the headline; the settings, the rules of thumb and the sizes as tables."""
-    title = _sentence(result.summary)
+    title = sentence(result.summary)
     lead = f"From {SOURCES.get(result.source, result.source)}, {seconds(result.observed.seconds)} long."
     picture = _picture_section(result)
     sections = [picture] if picture is not None else []
@@ -357,7 +251,7 @@ def _settings_section(result: AdviceResult) -> Section:
         [
             Cell(one.name),
             Cell(one.today or ""),
-            Cell(one.value or _ACTIONS[one.action], code=one.value is not None),
+            Cell(one.value or ACTIONS[one.action], code=one.value is not None),
             Cell(one.reason, one.purpose),
             Cell(one.kind),
             Cell(_expected(one)),

@@ -14,39 +14,89 @@ from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.memory.hugepages.steps import steps_for
 from pgsweep.records.hugepages import HugePagesMethods, HugePagesResult
 
-# port/sysv_shmem.c, `CreateAnonymousSegment`: the hint names the size in whole huge pages, and two settings,
-# whatever language it is in.
+# port/sysv_shmem.c, `CreateAnonymousSegment`: the hint names the size in whole huge pages and two settings.
+# In some languages it has several lines, and in Chinese it does not name the settings.
 _REFUSED = re.compile(r"could not map anonymous shared memory")
-_HINT = re.compile(r"(?<!\d)(\d{6,19})(?!\d)")
+_SIZE = re.compile(r"(?<!\d)\d{6,19}(?!\d)")
 _HINT_NAMES = ("shared_buffers", "max_connections")
-# The kernel granted the pages, and a limit was met when they were touched: by a process, or by a read.
-_KILLED = re.compile(r"\bsignal 7\b|\bSIGBUS\b|Bus error|\b\d{1,4} (?:of|von|sur|de|di|из|/) 8192\b")
-_KILLED_WORDS = ("signal 7", "SIGBUS", "Bus error", " 8192")
+# The kernel granted the pages, and a limit was met when they were touched: by a process (postmaster.c,
+# `LogChildExit`: its number, a signal, and the signal in words), or by a read (md.c: so many bytes of so
+# many).
+_KILLED = re.compile(r"\bsignal 7\b|\bSIGBUS\b|Bus error|\(PID \d{1,10}\)\D{1,60}7(?!\d)\D{0,40}?: ")
+_FILE = re.compile(r"\b(?:base|global|pg_tblspc)/[\w./]*\d")
+_NUMBER = re.compile(r"\d{1,19}")
+_SECTOR = 512
+_BLOCK = 8192
+_KILLED_WORDS = ("signal 7", "SIGBUS", "Bus error", "(PID ")
+_FILE_WORDS = ("base/", "global/", "pg_tblspc/")
 _MOST_LINE_BYTES = 1 << 16
+_MOST_LINES = 20
 
 
 def read_log(log: IO[bytes]) -> str:
-    """Return the last lines of a log that say something about huge pages; it may be longer than memory."""
+    """Return the last entries of a log that say something about huge pages; it may be longer than memory."""
     found: deque[str] = deque(maxlen=1000)
-    while line := log.readline(_MOST_LINE_BYTES):
-        text = line.decode(errors="replace")
-        if _REFUSED.search(text) or _hint(text) or _killed(text):
-            found.append(text)
-    return "".join(found)
+    entry: list[str] = []
+    while True:
+        line = log.readline(_MOST_LINE_BYTES)
+        if not line.startswith(b"\t") or len(entry) >= _MOST_LINES:
+            text = "".join(entry)
+            if entry and (_REFUSED.search(text) or _requested(text) is not None or _killed(text)):
+                found.append(text)
+            entry = []
+        if not line:
+            return "".join(found)
+        entry.append(line.decode(errors="replace"))
+
+
+def _entries(text: str) -> list[str]:
+    """Return the entries of a log: lines with those that continue them, which begin with a tab."""
+    return re.split(r"\n(?!\t)", text)
+
+
+def _message(entry: str) -> str:
+    """Return an entry without its prefix: after the severity stand a colon and two spaces (elog.c)."""
+    prefix, mark, message = entry.partition(":  ")
+    return message if mark else prefix
 
 
 # Words first: an expression searched for in each line takes a minute in a log longer than memory.
-def _killed(text: str) -> re.Match[str] | None:
-    return _KILLED.search(text) if any(word in text for word in _KILLED_WORDS) else None
+def _killed(entry: str) -> bool:
+    if any(word in entry for word in _KILLED_WORDS) and _KILLED.search(entry):
+        return True
+    return any(word in entry for word in _FILE_WORDS) and _is_cut_short(_message(entry))
 
 
-def _hint(line: str) -> re.Match[str] | None:
-    return _HINT.search(line) if all(name in line for name in _HINT_NAMES) else None
+def _is_cut_short(message: str) -> bool:
+    """Return whether a message is of a read of a relation that ended within a block, in any language.
+
+    After the name of the file it ends with the bytes that were read and those that were wanted, in
+    either order.
+    """
+    file = _FILE.search(message)
+    numbers = [] if file is None else [int(one) for one in _NUMBER.findall(message[file.end() :])][-2:]
+    if len(numbers) < 2:
+        return False
+    least, most = sorted(numbers)
+    return most > 0 and most % _BLOCK == 0 and 0 < least < most and least % _SECTOR == 0
+
+
+def _requested(entry: str) -> int | None:
+    """Return the size that an entry says was requested; None where it says none."""
+    named = all(name in entry for name in _HINT_NAMES)
+    if not named and "PostgreSQL" not in entry:
+        return None
+    sizes = _SIZE.findall(_message(entry))
+    if named:
+        # In CSV the number of a process may stand before it.
+        return max(map(int, sizes), default=None)
+    # A hint that does not name the settings: only a size that can be one.
+    return int(sizes[0]) if len(sizes) == 1 and int(sizes[0]) % (1 << 20) == 0 else None
 
 
 def requested_bytes(text: str) -> int | None:
-    """Return the size that a server requested in vain, by the last line of a log that names one."""
-    sizes = [int(found[1]) for line in text.splitlines() if (found := _hint(line))]
+    """Return the size that a server requested in vain, by the last entry of a log that names one."""
+    sizes = [size for entry in _entries(text) if (size := _requested(entry)) is not None]
     return sizes[-1] if sizes else None
 
 
@@ -68,7 +118,7 @@ def explain_log(text: str, page_bytes: int | None = None) -> HugePagesResult | N
     pool = next((pool for pool in pools if pool.size_bytes == page), None)
     size = requested_bytes(text)
     started = size is None and _REFUSED.search(text) is None
-    if (started and _killed(text) is None) or (size is not None and size % page):
+    if (started and not any(map(_killed, _entries(text)))) or (size is not None and size % page):
         return None
     needed = None if size is None else -(-size // page)
     result = HugePagesResult(

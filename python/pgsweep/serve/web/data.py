@@ -154,5 +154,6 @@ def overview_csv(overview: ServeOverview) -> Response:
     """Return the line of each server."""
     names = ("name", "place", "state", "server_version", "shared_buffers_bytes", "hit_ratio",
              "reads_per_second", "disk_read_bytes_per_second", "avoidable_reads_per_second",
-             "advised_bytes", "waiting_saved_ratio", "advice", "verdict")  # fmt: skip
+             "advised_bytes", "waiting_saved_ratio", "advice", "verdict", "reclaim_bytes",
+             "pays_bytes")  # fmt: skip
     return as_csv("servers", names, ([getattr(s, name) for name in names] for s in overview.servers))

@@ -16,8 +16,9 @@ from pgsweep.plain import shown
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import ServeMemory, ServeMemoryPart
 from pgsweep.records.top import TopRelation
-from pgsweep.ui.advice import alter_system, gain_text
+from pgsweep.ui.advised import gain_text
 from pgsweep.ui.cache_map import map_name
+from pgsweep.ui.forms import patch
 from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds
 from pgsweep.units import as_setting
@@ -85,7 +86,7 @@ def _environment() -> jinja2.Environment:
         "gain": gain_text,
         "sentence": _sentence,
         "setting": as_setting,
-        "statements": lambda result: alter_system(result, comments=False).splitlines(),
+        "statements": lambda result: patch(result, "alter-system", comments=False).splitlines(),
     }
     environment.globals |= {
         "relation_name": relation_name,

@@ -1,0 +1,62 @@
+"""How a server stands with what its host gives it: huge pages, room below a limit, settings that wait.
+
+Looked at once a minute: one statement, and what is seen of the host's memory anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import psycopg
+
+from pgsweep.host.hugepages import read_huge_pages
+from pgsweep.pg.manager import Source, read_sources
+from pgsweep.records.memory import MemoryResult
+from pgsweep.records.serve import ServeStanding
+
+_NAMES: Final = ("huge_pages", "shared_memory_type", "shared_memory_size_in_huge_pages", "huge_page_size")
+
+
+def standing_of(connection: psycopg.Connection[Any], seen: MemoryResult | None) -> ServeStanding:
+    """Return how the server stands.
+
+    Args:
+        connection: a session on it.
+        seen: of its processes; None where they are not on this host.
+    """
+    sources = read_sources(connection, _NAMES)
+    wanted = pages_wanted(sources)
+    used = missing = None
+    if seen is not None and wanted is not None and seen.huge_pages is not None:
+        used = wanted if seen.huge_pages else 0
+        missing = 0 if seen.huge_pages else max(0, wanted - _free(sources))
+    memory = None if seen is None or seen.place is None else seen.place.memory
+    return ServeStanding(
+        huge_pages_wanted=wanted,
+        huge_pages_used=used,
+        huge_pages_missing=missing,
+        memory_limit_bytes=None if memory is None else memory.limit_bytes,
+        memory_room_bytes=None if memory is None else memory.available_bytes,
+        pending_restart=sorted(name for name, one in sources.items() if one.pending),
+    )
+
+
+def pages_wanted(sources: Mapping[str, Source]) -> int | None:
+    """Return how many huge pages the server asks for: 0 where it wants none, None where it does not say.
+
+    It says it from version 15 on (shared_memory_size_in_huge_pages): one more than it needs where its memory
+    is a whole number of pages.
+    """
+    values = {name: sources[name].value for name in _NAMES if name in sources}
+    if values.get("huge_pages") == "off" or values.get("shared_memory_type", "mmap") != "mmap":
+        return 0
+    number = values.get("shared_memory_size_in_huge_pages", "")
+    return int(number) if number.isdecimal() else None
+
+
+def _free(sources: Mapping[str, Source]) -> int:
+    """Return the free huge pages of the kernel's usual size; 0 where the server names another size."""
+    pool = read_huge_pages()
+    named = sources["huge_page_size"].value if "huge_page_size" in sources else "0"
+    return 0 if pool is None or named not in ("0", str(pool.size_bytes // 1024)) else max(0, pool.free)

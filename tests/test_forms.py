@@ -1,0 +1,310 @@
+"""Advice in each form: read by what reads it where it is applied, and by a server that starts with it.
+
+The schemas are in tests/forms/schemas.json, which says what they were read from.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonschema
+import msgspec
+import psycopg
+import pytest
+
+from pgsweep.advice.owner import form_at
+from pgsweep.advice.resources import resources_of
+from pgsweep.cli import advise as cli
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.manager import MANAGERS
+from pgsweep.pg.provider import PROVIDERS
+from pgsweep.records.advice import AdviceResult, AdvisedSetting
+from pgsweep.records.place import Kind, Place, PlaceMemory
+from pgsweep.ui.forms import FORMS, patch
+from tests.fix_advice import GB, advised, growing, pages, situation
+from tests.fix_cli import run
+
+yaml = pytest.importorskip("yaml")
+SCHEMAS = json.loads((Path(__file__).parent / "forms" / "schemas.json").read_text())
+WANTED = {"shared_buffers": "48MB", "effective_cache_size": "96MB", "max_connections": "37"}
+SHOWN = {"shared_buffers": "6144", "effective_cache_size": "12288", "max_connections": "37"}
+"""The same in the unit of pg_settings."""
+PAGES = 2101
+
+
+def wanted(place: Place | None = None) -> AdviceResult:
+    """Return advice that sets each of `WANTED`, leaves one setting, and gives huge pages and memory."""
+    result = advised(growing())
+    settings = [_set(result, name, value) for name, value in WANTED.items()]
+    settings.append(next(one for one in result.settings if one.name == "warm-up"))
+    reserved = AdvisedSetting(
+        name="vm.nr_hugepages",
+        where="kernel",
+        today="0",
+        value=str(PAGES + 7),
+        action="set",
+        kind="predicted",
+        reason='page tables take 1 GB; "quoted": {braces} # and\nmore',
+        takes_effect="restart",
+        undo="sudo sysctl -w vm.nr_hugepages=0",
+    )
+    found = msgspec.structs.replace(pages(saved=GB), huge_pages_needed=PAGES)
+    known = msgspec.structs.replace(result, settings=[*settings, reserved])
+    resources = resources_of(
+        situation({GB: 0.2}, {GB: 9_000.0}, huge_pages=found), known.settings, place or Place(kind="pod")
+    )
+    return msgspec.structs.replace(known, resources=resources, place=place)
+
+
+def _set(result: AdviceResult, name: str, value: str) -> AdvisedSetting:
+    one = next(one for one in result.settings if one.name == name)
+    effect = "reload" if name == "effective_cache_size" else "restart"
+    return msgspec.structs.replace(one, action="set", value=value, takes_effect=effect)
+
+
+def documents(form: str, result: AdviceResult | None = None) -> list[Any]:
+    """Return what a YAML reader finds, each document valid by the schema of the form."""
+    found = list(yaml.safe_load_all(patch(result or wanted(), form)))
+    schema = {**SCHEMAS[form], "definitions": SCHEMAS["definitions"], "patroni": SCHEMAS["patroni"]}
+    for document in found:
+        jsonschema.Draft7Validator(schema).validate(document)
+    return found
+
+
+def test_every_form_can_be_asked_for_and_every_owner_has_one() -> None:
+    assert set(cli._FORMATS) == {"text", "json", "csv", "patch", *FORMS}
+    for manager in MANAGERS:
+        assert form_at(Place(kind="pod", manager=manager.name)) == manager.form
+        assert manager.form in FORMS
+    for name in ("rds", "aurora", "cloudsql", "azure"):
+        assert form_at(Place(kind="elsewhere", provider=PROVIDERS[name].name)) == name
+    assert {form_at(Place(kind=kind)) for kind in get_args(Kind)} == {"alter-system", "compose"}
+    assert form_at(Place(kind="container")) == "compose"
+    assert form_at(None) == "alter-system"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_holds_every_setting_once_under_its_reason(form: str) -> None:
+    text = patch(wanted(), form)
+    mark = FORMS[form].mark
+    lines = text.splitlines()
+    for name, value in WANTED.items():
+        shown = SHOWN[name] if FORMS[form].number else value
+        if name == "effective_cache_size" and form == "aurora":
+            assert "left out: behind the pool there is no page cache of Linux" in text
+            assert shown not in text
+            continue
+        at = [i for i, line in enumerate(lines) if name in line and shown in line and mark not in line]
+        if form not in ("terraform-aws", "ansible"):
+            assert len(at) == 1, (form, name, text)
+        assert any(line.strip().startswith(f"{mark} {name}: ") for line in lines), "its reason"
+    # The memory: in the frame, or said where the frame cannot hold it.
+    said = ("11.9 GB" in text, f"{16 * 1024 - PAGES * 2}M" in text)
+    assert any(said) == (form not in ("alter-system", "postgresql.conf")), said
+    assert "ALTER SYSTEM" not in text or form in ("alter-system", "postgresql.conf")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_to_change_is_comments_only(form: str) -> None:
+    result = advised(situation({GB: 0.2}, {GB: 9_000.0}, settings={}))
+    result = msgspec.structs.replace(
+        result, resources=resources_of(situation({GB: 0.2}), result.settings, None)
+    )
+    text = patch(result, form)
+    assert text
+    assert all(not line or line.startswith(FORMS[form].mark) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("form", ["cnpg", "pgo", "zalando", "stackgres", "bitnami"])
+def test_operators_get_the_exact_huge_pages_as_request_and_limit(form: str) -> None:
+    found = documents(form)
+    text = json.dumps(found)
+    assert f'"hugepages-2Mi": "{PAGES * 2}Mi"' in text
+    # 16 GB are shared; the huge pages count apart.
+    assert f'"memory": "{16 * 1024 - PAGES * 2}Mi"' in text
+    if form != "stackgres":
+        resources = found[0].get("spec", found[0].get("primary", {}))
+        resources = resources["instances"][0]["resources"] if form == "pgo" else resources["resources"]
+        assert resources["requests"] == resources["limits"]
+    counted = Place(kind="pod", memory=PlaceMemory(counts_huge_pages=True))
+    assert '"memory": "16Gi"' in json.dumps(documents(form, wanted(counted)))
+
+
+def test_parameters_of_operators_and_of_patroni_are_texts() -> None:
+    assert documents("cnpg")[0]["spec"]["postgresql"]["parameters"] == WANTED
+    assert documents("cnpg")[0]["spec"]["ephemeralVolumesSizeLimit"] == {"shm": "64Mi"}
+    assert documents("zalando")[0]["spec"]["postgresql"]["parameters"] == WANTED
+    dynamic = documents("pgo")[0]["spec"]["patroni"]["dynamicConfiguration"]
+    assert dynamic["postgresql"]["parameters"] == WANTED
+    assert documents("patroni")[0]["postgresql"]["parameters"] == WANTED
+    config, profile = documents("stackgres")
+    assert config["spec"]["postgresql.conf"] == WANTED
+    assert profile["kind"] == "SGInstanceProfile"
+
+
+def test_a_patch_holds_no_resources_that_are_not_known() -> None:
+    result = wanted()
+    nothing = msgspec.structs.replace(result, resources=None)
+    assert documents("cnpg", nothing)[0]["spec"] == {"postgresql": {"parameters": WANTED}}
+    assert [one["kind"] for one in documents("stackgres", nothing)] == ["SGPostgresConfig"]
+    assert "hugepages-2Mi" not in patch(nothing, "bitnami")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster.create(None, {"max_connections": "21"}) as found:
+        yield found
+
+
+def _values(cluster: Cluster) -> dict[str, str]:
+    with psycopg.connect(cluster.conninfo()) as session:
+        rows = session.execute(
+            "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY(%s)", [list(WANTED)]
+        )
+        return dict(rows.fetchall())
+
+
+def test_a_server_starts_with_the_statements_and_with_the_lines(cluster: Cluster) -> None:
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as session:
+        for line in patch(wanted(), "alter-system").splitlines():
+            if line and not line.startswith("--"):
+                session.execute(line.encode())
+    cluster.restart()
+    assert _values(cluster) == SHOWN
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as session:
+        session.execute("ALTER SYSTEM RESET ALL")
+    cluster.restart()
+    assert _values(cluster) != SHOWN
+    conf = cluster.data_directory / "postgresql.conf"
+    before = conf.read_text()
+    # What the chart appends is lines of the same file.
+    for lines in (
+        patch(wanted(), "postgresql.conf"),
+        documents("bitnami")[0]["primary"]["extendedConfiguration"],
+    ):
+        conf.write_text(before + lines)
+        cluster.restart()
+        assert _values(cluster) == SHOWN
+        conf.write_text(before)
+
+
+def test_a_server_takes_the_command_line_of_compose(cluster: Cluster) -> None:
+    service = documents("compose")[0]["services"]["postgres"]
+    assert service["deploy"]["resources"]["limits"] == {"memory": f"{16 * 1024 - PAGES * 2}M"}
+    for name, value in SHOWN.items():
+        # Options of -C come first; the server says the value that it would start with.
+        program, *given = service["command"]
+        argv = [program, "-C", name, "-D", str(cluster.data_directory), *given]
+        code, said = cluster.run_program(argv, 30)
+        assert (code, said.strip().splitlines()[-1]) == (0, value)
+
+
+def _words(text: str) -> list[list[str]]:
+    """Return the commands of a script as a shell reads it.
+
+    The providers' programs are replaced by one that says what it was given; no other can be called.
+    """
+    programs = ("aws", "gcloud", "az")
+    tell = "".join(f"{name}() {{ printf '%s\\0' {name} \"$@\"; echo; }}\n" for name in programs)
+    argv = ["/bin/bash", "-euc", tell + text]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env={"PATH": ""})
+    assert not done.stderr
+    return [line.rstrip("\0").split("\0") for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("form", "of"), [("rds", ""), ("aurora", "cluster-")])
+def test_parameter_groups_take_numbers_in_the_units_of_the_server(form: str, of: str) -> None:
+    [command] = _words(patch(wanted(), form))
+    assert command[:3] == ["aws", "rds", f"modify-db-{of}parameter-group"]
+    assert command[3] == f"--db-{of}parameter-group-name"
+    found = {}
+    for word in command[command.index("--parameters") + 1 :]:
+        parameter = dict(part.split("=", 1) for part in word.split(","))
+        jsonschema.validate(parameter, SCHEMAS["parameter"])
+        found[parameter["ParameterName"]] = (parameter["ParameterValue"], parameter["ApplyMethod"])
+    expected = {name: (value, "pending-reboot") for name, value in SHOWN.items()}
+    expected["effective_cache_size"] = (SHOWN["effective_cache_size"], "immediate")
+    if form == "aurora":
+        # What Linux's page cache would hold says nothing there.
+        del expected["effective_cache_size"]
+    assert found == expected
+
+
+def test_cloud_sql_and_azure_take_numbers_too() -> None:
+    [command] = _words(patch(wanted(), "cloudsql"))
+    flags = dict(flag.split("=") for flag in command[-1].removeprefix("--database-flags=").split(","))
+    assert flags == SHOWN
+    commands = _words(patch(wanted(), "azure"))
+    assert {one[one.index("--name") + 1]: one[one.index("--value") + 1] for one in commands} == SHOWN
+
+
+@pytest.mark.slow
+def test_gcloud_takes_the_command() -> None:
+    """Its own parser, without a connection."""
+    if (gcloud := shutil.which("gcloud")) is None:
+        pytest.skip("the program gcloud is not installed")
+    [command] = _words(patch(wanted(), "cloudsql"))
+    for words, good in ((command, True), ([*command[:-1], "--flags=a=1"], False)):
+        argv = [gcloud, "meta", "lint-gcloud-commands", f"--command-string={' '.join(words)}"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+        assert json.loads(done.stdout)[0]["success"] is good, done.stdout
+
+
+@pytest.mark.parametrize("provider", [None, "Amazon Aurora"])
+def test_terraform_reads_the_parameter_group(tmp_path: Path, provider: str | None) -> None:
+    """It parses the file, and finds it formatted as it would format it."""
+    if (terraform := shutil.which("terraform")) is None:
+        pytest.skip("the program terraform is not installed")
+    place = None if provider is None else Place(kind="elsewhere", provider=provider)
+    text = patch(wanted(place), "terraform-aws")
+    file = tmp_path / "postgresql.tf"
+    for content, code in ((text, 0), (text.replace("}", "", 1), 2)):
+        file.write_text(content)
+        done = subprocess.run(
+            [terraform, "fmt", "-check", str(file)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+    kind = "aws_db_parameter_group" if provider is None else "aws_rds_cluster_parameter_group"
+    family = "postgres18" if provider is None else "aurora-postgresql18"
+    assert f'resource "{kind}" "postgresql"' in text
+    assert f'family = "{family}"' in text
+    assert text.count("  parameter {") == len(WANTED)
+
+
+def test_ansible_reads_the_playbook() -> None:
+    [play] = documents("ansible")[0]
+    module = "community.postgresql.postgresql_alter_system"
+    found = {task[module]["param"]: task[module]["value"] for task in play["tasks"] if module in task}
+    assert found == WANTED
+    [kernel] = [task["ansible.posix.sysctl"] for task in play["tasks"] if module not in task]
+    assert (kernel["name"], kernel["value"]) == ("vm.nr_hugepages", str(PAGES + 7))
+
+
+def test_providers_are_told_nothing_of_their_hosts() -> None:
+    for form in ("rds", "aurora", "cloudsql", "azure", "terraform-aws"):
+        text = patch(wanted(), form)
+        assert "sysctl" not in text
+        assert "hugepages" not in text
+
+
+def test_the_form_of_the_place_is_chosen(tmp_path: Path) -> None:
+    """Evidence of a server that CloudNativePG keeps: `--format patch` is its manifest."""
+    folder = tmp_path / "e.evidence"
+    shutil.copytree(Path(__file__).parent / "answers" / "evidence" / "sql-14", folder)
+    meta = json.loads((folder / "meta.json").read_text())
+    place = Place(kind="pod", manager="CloudNativePG", manager_because="its settings")
+    meta["host"]["place"] = msgspec.json.encode(place).decode()
+    (folder / "meta.json").write_text(json.dumps(meta))
+    done = run("advise", str(folder), "--ram", "64GB", "--format", "patch")
+    assert done.returncode == 0, done.stderr
+    [document] = yaml.safe_load_all(done.stdout)
+    assert document["kind"] == "Cluster"
+    assert "effective_cache_size" in document["spec"]["postgresql"]["parameters"]
+    said = run("advise", str(folder), "--ram", "64GB", "--format", "alter-system").stdout
+    assert "As a patch: --format cnpg" in said
+    assert all(not line or line.startswith("--") for line in said.splitlines())
