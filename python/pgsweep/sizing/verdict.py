@@ -70,10 +70,11 @@ SHIFT: Final = Threshold(
 IN_ORDER: Final = Threshold(
     "misses on pages that come in the order of their blocks, of all misses", 0.05, 0.2, _CALIBRATED
 )
-ONE_AFTER_THE_OTHER: Final = Threshold(
-    "accesses to relations whose neighbouring pages rise and fall together, of all accesses",
-    0.05,
-    0.2,
+TOGETHER: Final = Threshold(
+    "what relations whose neighbouring pages rise and fall together may miss more or less, in miss ratio; "
+    "refused where it leaves no size but today's",
+    0.003,
+    None,
     _CALIBRATED,
 )
 MANY_SCANS: Final = Threshold(
@@ -158,7 +159,7 @@ TABLE: Final[Sequence[Threshold]] = (
     UNKNOWN_RELATIONS,
     SHIFT,
     IN_ORDER,
-    ONE_AFTER_THE_OTHER,
+    TOGETHER,
     MANY_SCANS,
     DRIFT_DEVIATIONS,
     HALF_WIDTH,

@@ -25,7 +25,7 @@ from pgsweep.sizing.rules import most_blocks_without_ring
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.interval import Ensemble
 from pgsweep.sizing.snapshots.observations import Table, main_fork_blocks
-from pgsweep.sizing.snapshots.sequences import looping_relations
+from pgsweep.sizing.snapshots.together import Bounds
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.verdict import Doubt
 from pgsweep.units import BLOCK_BYTES
@@ -88,7 +88,7 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
         ),
         *stranger_doubts(float(resident[-1]) / pool, load.seen.unknown / pool),
         *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
-        *(order_doubts(ordered) or together_doubts(looping_relations(load))),
+        *order_doubts(ordered),
         # Both halves of one look show the same residences: they say nothing of a load that moves.
         *([] if fit.is_one_look(totals.seconds) else _movement_doubts(ensemble)),
     ]
@@ -261,17 +261,26 @@ def order_doubts(share: float) -> list[Doubt]:
     return [] if level is None else [Doubt(level, reasons.in_order(share))]
 
 
-def together_doubts(shares: Sequence[tuple[str, float]]) -> list[Doubt]:
-    """Return what speaks against a curve of relations whose pages are visited one after the other.
+def together_doubts(found: Estimate, pool_blocks: int, bounds: Bounds, names: Sequence[str]) -> list[Doubt]:
+    """Return what speaks against a curve of relations whose pages stay or go together.
 
     Args:
-        shares: such relations, and their share of the accesses.
+        found: the curve.
+        pool_blocks: today's size.
+        bounds: by how much the misses of these relations may be off, at the sizes of the curve first.
+        names: of the relations.
     """
-    share = sum(own for _, own in shares)
-    if (level := verdict.ONE_AFTER_THE_OTHER.level(share)) is None:
+    sizes = np.array(found.sizes_blocks)
+    half = (bounds.above - bounds.below)[: len(sizes)] / 2
+    if not len(sizes) or verdict.TOGETHER.level(float(half.max())) is None:
         return []
-    worst = max(shares, key=lambda one: one[1])[0]
-    return [Doubt(level, reasons.one_after_the_other(share, worst))]
+    worst = int(np.argmax(half))
+    others = sizes != pool_blocks
+    wide = (found.high - found.low) / 2 > (verdict.HALF_WIDTH.refused or 0.0)
+    unseen = np.isin(sizes, found.unseen_blocks)
+    # Nothing but today's size is left to show.
+    level: Level = "refused" if others.any() and (wide | unseen)[others].all() else "rough"
+    return [Doubt(level, reasons.one_after_the_other(names, sizes[worst] * BLOCK_BYTES, float(half[worst])))]
 
 
 def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list[Doubt]:
