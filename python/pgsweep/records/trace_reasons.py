@@ -105,8 +105,9 @@ def visits_move(share: float, size_bytes: int, bounds: tuple[float, float] | Non
     """The load moves from page to page."""
     return (
         "the load moves from page to page, or visits a page several times and then no more: of the pages "
-        f"first visited in the second half of the trace {format_percent(share)} would have been visited "
-        f"before, if visits came at random times{_may_miss(size_bytes, bounds)}: record for longer"
+        f"visited several times, and first in the second half of the trace, {format_percent(share)} would "
+        f"have been visited before, if visits came at random times{_may_miss(size_bytes, bounds)}: record "
+        "for longer"
     )
 
 

@@ -40,6 +40,8 @@ class Estimate:
         off_today: by how much today's size comes out wrong, where that enters the interval.
         accesses_per_second: of the database; nan where the evidence says it elsewhere.
         fitted: what the curve was made of, where that are rates.
+        of_stretch: of a trace, `low` and `high` of the stretch that was recorded itself, shape (2, sizes);
+            those above are of another stretch of the same load. None where nothing tells them apart.
     """
 
     sizes_blocks: tuple[int, ...]
@@ -55,6 +57,7 @@ class Estimate:
     off_today: float = 0.0
     accesses_per_second: float = float("nan")
     fitted: LoadCurves | None = None
+    of_stretch: Floats | None = None
 
     @property
     def usable(self) -> bool:
@@ -122,6 +125,7 @@ def without_too_small(found: Estimate) -> Estimate:
         low=found.low[kept],
         high=found.high[kept],
         level=found.level if kept.any() else "refused",
+        of_stretch=None if found.of_stretch is None else found.of_stretch[:, kept],
     )
 
 

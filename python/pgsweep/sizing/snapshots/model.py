@@ -19,7 +19,7 @@ from pgsweep.sizing.model import Model, Prediction
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.ring_limits import sizes_with_ring_limits, snapshot_ring_limits
 from pgsweep.sizing.rules import check_server
-from pgsweep.sizing.snapshots.doubts import curve_doubts, together_doubts
+from pgsweep.sizing.snapshots.doubts import curve_doubts, together_doubts, unexplained_misses
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import fit_load
 from pgsweep.sizing.snapshots.interval import ErrorSources, interval
@@ -160,7 +160,9 @@ class SnapshotModel:
             high=high[: len(sizes)],
             pass_seconds=self.curves.fit.pass_seconds,
             level="reliable",
-            unseen_blocks=unseen_sizes(self.curves, sizes, (self.unchanged or self).curves.today),
+            unseen_blocks=unseen_sizes(
+                self.curves, sizes, high[: len(sizes)], (self.unchanged or self).curves.today
+            ),
             fitted=self.curves,
         )
         if self.unchanged is None:
@@ -199,4 +201,5 @@ class SnapshotModel:
             scans=load.totals.scan_share,
             ordered=ordered_share(load),
             late=load.weighted_by_misses(late),
+            unexplained=unexplained_misses(self.curves),
         )

@@ -20,7 +20,7 @@ from pgsweep.sizing.snapshots.ensemble import LoadCurves
 
 Floats = NDArray[np.float64]
 
-_HOT_VISITS: Final = 10.0
+_HOT_VISITS: Final = 5.0
 """Visits in a clock pass, by the fitted rates, from which on a page stays however they come."""
 
 _MORE_VISITS: Final = 3.0

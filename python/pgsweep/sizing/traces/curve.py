@@ -76,14 +76,17 @@ class TraceCurve:
             exact if exact is not None and size == pool_blocks else by_size[size] for size in sizes_blocks
         ]
         point, low, high = _interval(replayed, today, check)
+        # He who reads it sets a size for tomorrow, not for the stretch that was recorded.
+        another = np.array([one.another_stretch for one in replayed])
         level, reasons = judged(
             doubts_of_replays(self.replay, self.pools, check, self._server, sizes_blocks, replayed)
         )
         return Estimate(
             sizes_blocks=tuple(sizes_blocks),
             miss_ratio=point,
-            low=np.clip(low, 0, 1),
-            high=np.clip(high, 0, 1),
+            low=np.clip(point - np.hypot(point - low, another), 0, 1),
+            high=np.clip(point + np.hypot(high - point, another), 0, 1),
+            of_stretch=np.clip([low, high], 0, 1),
             pass_seconds=self.pools.pass_seconds(pool_blocks) if pool_blocks else float("nan"),
             level=level,
             reasons=reasons,
@@ -104,7 +107,7 @@ class TraceCurve:
 def _interval(
     replayed: Sequence[Replayed], today: np.ndarray, check: TodayCheck
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the miss ratios and the bounds of their intervals.
+    """Return the miss ratios and the bounds of their intervals, of the stretch that was recorded.
 
     At today's size the server has counted: that ratio needs no replay. What the replay gives there is
     compared with it (`doubts.py`), and widens all intervals.
