@@ -113,6 +113,27 @@ def test_what_a_growing_relation_is_expected_to_miss_too_much_refuses_nothing() 
     assert doubt.level == "refused", "misses that nothing explains"
 
 
+@pytest.mark.parametrize(("more", "level"), [(1.04, "rough"), (1.2, "refused")])
+def test_where_most_accesses_miss_a_few_misses_too_many_refuse_nothing(more: float, level: str) -> None:
+    """4 % of the misses are 3 % of the accesses there."""
+    large = replace(GOOD, counted_misses=20_000.0)
+    [doubt] = part_doubts(
+        [replace(large, expected_misses=20_000.0 * more)], 8000, seconds=600, miss_ratio=0.8
+    )
+    assert doubt.level == level
+
+
+def test_what_a_standby_replays_explains_misses_that_are_not_counted() -> None:
+    """Of 86 counted and 123 expected the rest are reads of the process that replays WAL."""
+    part = replace(GOOD, counted_misses=86.0, expected_misses=123.0)
+    [doubt] = part_doubts([part], 8000, seconds=600, miss_ratio=0.2)
+    assert doubt.level == "refused"
+    assert part_doubts([part], 8000, seconds=600, miss_ratio=0.2, uncounted=40.0) == []
+    fewer = replace(part, expected_misses=49.0)
+    [doubt] = part_doubts([fewer], 8000, seconds=600, miss_ratio=0.2, uncounted=40.0)
+    assert doubt.level == "refused", "no read that is not counted explains too few"
+
+
 def test_residents_that_are_not_seen() -> None:
     [doubt] = part_doubts(
         [GOOD, replace(GOOD, name="big", expected_resident=6500.0)], 8000, seconds=60, miss_ratio=0.02

@@ -30,11 +30,13 @@ def observed(loads: Sequence[Sequence[int]]) -> Observations:
     page: list[int] = []
     snapshot: list[int] = []
     buffer: list[int] = []
+    hands: list[int] = []
     for number, come in enumerate(loads):
         for one in come:
             if one not in held:
                 held[hand % BUFFERS] = one
                 hand += 1
+        hands.append(hand)
         there = np.flatnonzero(held >= 0)
         page += held[there].tolist()
         snapshot += [number] * len(there)
@@ -47,7 +49,7 @@ def observed(loads: Sequence[Sequence[int]]) -> Observations:
         snapshot=np.array(snapshot, np.int64),
         usage_count=np.zeros(len(page), np.int64),
         buffer=np.array(buffer, np.int64),
-        hand_buffers=np.zeros(0, np.int64),
+        hand_buffers=np.array(hands, np.int64),
         pool_buffers=BUFFERS,
     )
 
@@ -85,6 +87,36 @@ def test_pages_and_ranges_at_random_are_no_loop(length: int) -> None:
         for _ in range(30)
     ]
     assert ordered_pages(observed(mixed(rows, random)), np.zeros(2)).tolist() == [0, 0]
+
+
+RANGE = 70
+
+
+def long_ranges(random: np.random.Generator) -> list[list[int]]:
+    """Return ranges at random places of the second group, one or two before each snapshot."""
+    begins = [random.integers(0, OTHERS - RANGE, random.integers(1, 3)).tolist() for _ in range(60)]
+    return [[LOOP + first + k for first in row for k in range(RANGE)] for row in begins]
+
+
+def test_long_ranges_at_random_places_are_no_loop() -> None:
+    assert ordered_pages(observed(long_ranges(np.random.default_rng(5))), np.zeros(2))[1] == 0
+
+
+def test_long_ranges_are_taken_for_a_loop_where_nothing_tells_them_apart() -> None:
+    """Without the hand nobody knows what came and went between two snapshots."""
+    seen = observed(long_ranges(np.random.default_rng(5)))
+    unseen = dataclasses.replace(seen, hand_buffers=np.zeros(0, np.int64))
+    assert ordered_pages(unseen, np.zeros(2))[1] > 0.5
+
+
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_sessions_that_each_read_on_are_loops(sessions: int) -> None:
+    """Each from a place of its own, so that their pages lie in several windows."""
+    loop = [
+        [LOOP + (one * 240 + 70 * number + k) % OTHERS for one in range(sessions) for k in range(70)]
+        for number in range(60)
+    ]
+    assert ordered_pages(observed(loop), np.zeros(2))[1] > 0.5
 
 
 def test_one_window_among_many_snapshots_is_no_loop() -> None:

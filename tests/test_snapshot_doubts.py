@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.calibration.synthetic import SyntheticRelation, SyntheticSpec, simulate
 from pgsweep.records.prediction import PredictResult
+from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.doubts import (
     drift_doubts,
@@ -23,6 +24,7 @@ from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, corrected,
 from pgsweep.sizing.snapshots.load import Flow
 from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
 from pgsweep.sizing.snapshots.scan_counts import measured_scans
+from pgsweep.sizing.snapshots.together import Bounds
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from pgsweep.sizing.snapshots.unseen import followers_of
 
@@ -99,8 +101,31 @@ def test_what_does_not_come_at_random_is_not_reliable(
     assert (found.points == []) == (level == "refused")
 
 
+@pytest.mark.parametrize(
+    ("off", "level"), [(0.002, None), (0.02, "rough"), (0.2, "refused")], ids=["little", "some", "all"]
+)
+def test_what_stays_or_goes_together_counts_by_what_it_can_miss(off: float, level: str | None) -> None:
+    """It is refused where no size but today's is left to show."""
+    sizes, point = (256, 512, 1024), np.array([0.3, 0.25, 0.22])
+    room = np.array([off, 0.0, off])
+    found = Estimate(
+        sizes_blocks=sizes,
+        miss_ratio=point,
+        low=point - room,
+        high=point + room,
+        pass_seconds=1.0,
+        level="reliable",
+    )
+    doubts = together_doubts(found, 512, Bounds(below=-room, above=room), ["queue", "other"])
+    assert [doubt.level for doubt in doubts] == ([] if level is None else [level])
+    if doubts:
+        assert "`queue` and of 1 more" in doubts[0].reason.text
+
+
 @pytest.mark.parametrize("source", ["sql", "peek"])
-def test_a_loop_that_the_pool_nearly_holds_is_refused(source: str, tmp_path: Path) -> None:
+def test_of_a_loop_that_the_pool_nearly_holds_smaller_sizes_are_not_shown(
+    source: str, tmp_path: Path
+) -> None:
     """It hardly misses today; smaller sizes would be predicted to miss far too much."""
     spec = SyntheticSpec(
         seed=3,
@@ -116,14 +141,17 @@ def test_a_loop_that_the_pool_nearly_holds_is_refused(source: str, tmp_path: Pat
             SyntheticRelation(pages=460, law="zipf", exponent=1.2, share=0.3, accesses=1.0, gap_seconds=0.0),
         ),
     )
-    simulate(spec, tmp_path)
+    truth = simulate(spec, tmp_path).truth
     found = predict(
         tmp_path / f"{source}.evidence", sizes_bytes=[blocks * 8192 for blocks in spec.sizes_blocks()]
     )
-    assert found.verdict.level == "refused"
-    assert "rise and fall together, most of them to `r1`" in "\n".join(
+    assert found.verdict.level == "rough"
+    assert "the pages of `r1` are visited one after the other" in "\n".join(
         reason.text for reason in found.verdict.reasons
     )
+    assert {point.shared_buffers_bytes // 8192 for point in found.points} == {512, 1024, 2048, 4096}
+    for point in found.points:
+        assert point.low <= truth[point.shared_buffers_bytes // 8192] <= point.high
 
 
 def test_scans_that_would_begin_to_use_rings_are_refused(tmp_path: Path) -> None:
@@ -203,9 +231,6 @@ def test_a_recording_shorter_than_a_clock_pass_says_how_long_it_must_be(
 def test_doubts_know_their_thresholds() -> None:
     assert order_doubts(0.01) == []
     assert [doubt.level for share in (0.1, 0.3) for doubt in order_doubts(share)] == ["rough", "refused"]
-    assert together_doubts([("t", 0.03), ("u", 0.01)]) == []
-    shares = [[("t", 0.04), ("u", 0.05)], [("t", 0.3)]]
-    assert [doubt.level for own in shares for doubt in together_doubts(own)] == ["rough", "refused"]
     halves = [np.array([0.41, 0.19]), np.array([0.43, 0.21])]
     error = np.array([0.002, 0.002])
     assert drift_doubts(np.array([0.42, 0.20]), halves, error) == []

@@ -24,6 +24,7 @@ BEFORE, TRACED = 300_000, 100_000
 """Accesses: what warms the pools, then 10 s of trace."""
 
 POPULATION = 30_000
+COLD = 100_000
 RULES = _native.Rules(18)
 
 
@@ -38,11 +39,21 @@ def steadiness_of(pages: Pages) -> Steadiness:
     return count_visits(traced(pages)).steadiness
 
 
-def predicted(pages: Pages, sizes: list[int]) -> tuple[Estimate, NDArray[np.float64]]:
+def beside_cold(seed: int, share: float) -> Pages:
+    """The hot set that moves, and this share of the accesses to many other pages, most of them seen once."""
+    random = np.random.default_rng(seed)
+    pages = moving(seed, 20)
+    cold = POPULATION + random.integers(0, COLD, len(pages))
+    return np.where(random.random(len(pages)) < share, cold, pages).astype(np.uint32)
+
+
+def predicted(
+    pages: Pages, sizes: list[int], population: int = POPULATION
+) -> tuple[Estimate, NDArray[np.float64]]:
     """Return the prediction from the trace, and what a pool that has seen everything misses meanwhile."""
     windows = np.array([len(pages) - TRACED, len(pages)], dtype=np.uint64)
     truth = _native.replay(pages, sizes, RULES, windows=windows)
-    found = TraceCurve(traced(pages), server(sizes[0])).at(sizes)
+    found = TraceCurve(traced(pages, population), server(sizes[0])).at(sizes)
     return found, truth["misses"][:, 0] / truth["accesses"][0]
 
 
@@ -105,6 +116,38 @@ def test_a_load_that_moves_is_named_and_its_interval_reaches_its_first_visits() 
     assert np.all((found.low <= truth) & (truth <= found.high))
     # Where the trace itself decides what stays, the interval is as narrow as ever.
     assert found.high[0] - found.low[0] < 0.02
+
+
+def test_pages_that_are_visited_once_do_not_hide_a_load_that_moves() -> None:
+    pages = beside_cold(1, 0.8)
+    assert count_visits(traced(pages, POPULATION + COLD)).steadiness.together > 0.2
+    found, truth = predicted(pages, [1_000, 8_000, 20_000], POPULATION + COLD)
+    assert found.level == ROUGH
+    assert found.reasons[0].code == "visits-move"
+    assert np.all((found.low <= truth) & (truth <= found.high))
+
+
+def test_a_little_of_a_load_that_moves_widens_the_interval_to_that_side() -> None:
+    pages = beside_cold(1, 0.9)
+    steadiness = count_visits(traced(pages, POPULATION + COLD)).steadiness
+    assert 0 < steadiness.drift < 0.15 and not steadiness.together
+    found, truth = predicted(pages, [1_000, 20_000, 40_000], POPULATION + COLD)
+    assert np.all((found.low <= truth) & (truth <= found.high))
+
+
+def test_the_interval_is_that_of_another_stretch_and_holds_that_of_the_recorded_one() -> None:
+    """A load that reads more widely now and then, more often in one stretch than in another."""
+    random = np.random.default_rng(3)
+    calm, wide = steady(2, 1.1), random.integers(0, POPULATION, BEFORE + TRACED)
+    often = np.repeat(random.random(400) < 0.25, 1_000)
+    varied, _ = predicted(np.where(often, wide, calm).astype(np.uint32), [1_000, 8_000])
+    even, _ = predicted(calm, [1_000, 8_000])
+    for found in (varied, even):
+        assert found.of_stretch is not None
+        assert np.all((found.low <= found.of_stretch[0]) & (found.of_stretch[1] <= found.high))
+    assert varied.level == ROUGH
+    assert "another-stretch" in {reason.code for reason in varied.reasons}
+    assert even.level == RELIABLE
 
 
 def test_what_is_visited_several_times_and_then_no_more_is_named_as_well() -> None:

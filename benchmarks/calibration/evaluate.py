@@ -302,19 +302,21 @@ def judge(
     except Exception as error:
         return msgspec.structs.replace(frame, reasons=(f"{type(error).__name__}: {error}",))
     estimate = found.estimate
+    # The truth is that of the transactions that were recorded.
+    low, high = (estimate.low, estimate.high) if estimate.of_stretch is None else estimate.of_stretch
     points = tuple(
         Point(
             factor=round(blocks * BLOCK_BYTES / observed_bytes, 4),
             truth=round(measured[blocks * BLOCK_BYTES], 6),
             predicted=round(float(ratio), 6),
-            low=round(float(low), 6),
-            high=round(float(high), 6),
+            low=round(float(below), 6),
+            high=round(float(above), 6),
             truth_noise=round(noise, 6),
             settled=at_rest is None or at_rest[blocks * BLOCK_BYTES],
             shown=kept.usable and blocks in kept.sizes_blocks,
         )
-        for blocks, ratio, low, high in zip(
-            estimate.sizes_blocks, estimate.miss_ratio, estimate.low, estimate.high, strict=True
+        for blocks, ratio, below, above in zip(
+            estimate.sizes_blocks, estimate.miss_ratio, low, high, strict=True
         )
     )
     now = [point.predicted for point in points if point.factor == 1.0]

@@ -21,7 +21,7 @@ _DRAWS = 1_000_000_000
 
 def setup_sql(spec: Specification) -> list[str]:
     """Return the statements that make and fill the tables, each for a transaction of its own."""
-    statements: list[str] = []
+    statements: list[str] = list(spec.setup)
     for number, table in enumerate(spec.tables):
         statements += _make_table(table, spec.seed * 1000 + number)
     copied = {
@@ -96,6 +96,8 @@ def pgbench_script(spec: Specification, script: Script, *, spaced: bool = False)
         spaced: every transaction begins with a pause, as long as the variable `gap` says.
     """
     lines: list[str] = ["\\sleep :gap ms"] if spaced else []
+    if script.text:
+        return "\n".join([*lines, script.text]) + "\n"
     if _steps(script):
         lines.append("\\set step :step + 1")
     body: list[str] = []

@@ -115,11 +115,13 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         weight: how often it is chosen, relative to the stream's other scripts.
         think_milliseconds: how long its client waits afterwards.
+        text: a script for pgbench, in the place of statements (benchmarks/jobs).
     """
 
-    statements: tuple[Statement, ...]
+    statements: tuple[Statement, ...] = ()
     weight: int = 1
     think_milliseconds: int = 0
+    text: str = ""
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -148,6 +150,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         size_factors: the sizes of the truth, relative to that, ascending; 1.0 is among them.
         settings: of the server.
         tags: words for what is in it, to sort cases by.
+        setup: statements that make tables beside `tables`.
     """
 
     seed: int
@@ -157,6 +160,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     streams: tuple[Stream, ...]
     settings: dict[str, str]
     tags: tuple[str, ...]
+    setup: tuple[str, ...] = ()
 
     def sizes_blocks(self) -> tuple[int, ...]:
         """Return the sizes of the truth in blocks, ascending."""

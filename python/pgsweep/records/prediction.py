@@ -28,13 +28,20 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         return self.accesses / max(self.seconds, 1e-9)
 
 
-class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The predicted miss ratio at one size, with its 90% interval."""
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The predicted miss ratio at one size, with its 90% interval.
+
+    Attributes:
+        low, high: of the load; from a trace, of any stretch of it that is as long as the one recorded.
+        stretch_low, stretch_high: of the stretch that was recorded itself (traces).
+    """
 
     shared_buffers_bytes: int
     miss_ratio: float
     low: float
     high: float
+    stretch_low: float | None = None
+    stretch_high: float | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

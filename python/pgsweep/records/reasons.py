@@ -268,12 +268,13 @@ def in_order(share: float) -> str:
 
 
 @reason_kind
-def one_after_the_other(share: float, relation: str) -> str:
+def one_after_the_other(relations: Sequence[str], size_bytes: int, off: float) -> str:
     """Neighbouring pages of a relation rise and fall together."""
+    others = f" and of {len(relations) - 1} more" if len(relations) > 1 else ""
     return (
-        f"{format_percent(share)} of the accesses are to relations whose neighbouring pages rise and fall "
-        f"together, most of them to `{relation}`: such pages stay or go together, which snapshots do not "
-        f"show; {_TRACE}"
+        f"the pages of `{relations[0]}`{others} are visited one after the other and stay or go together, "
+        f"which snapshots do not show: it may be ±{format_percent(off, 1)} at {format_bytes(size_bytes)}; "
+        f"{_TRACE}"
     )
 
 

@@ -111,8 +111,9 @@ def _may_miss(size_bytes: int, bounds: tuple[float, float] | None) -> str:
 def visits_move(share: float, size_bytes: int, bounds: tuple[float, float] | None) -> str:
     """The load moves from page to page."""
     return (
-        f"the load moves: {format_percent(share)} of the pages first visited in the second half would have "
-        f"been visited before, if visits came at random{_may_miss(size_bytes, bounds)}: record for longer"
+        f"the load moves: of the pages visited several times, and first in the second half, "
+        f"{format_percent(share)} would have been visited before, if visits came at random"
+        f"{_may_miss(size_bytes, bounds)}: record for longer"
     )
 
 

@@ -41,6 +41,8 @@ class Estimate:
         accesses_per_second: of the database; nan where the evidence says it elsewhere.
         is_bounded: of a short trace, so that at large sizes the intervals hold all rates that agree with it.
         fitted: what the curve was made of, where that are rates.
+        of_stretch: of a trace, `low` and `high` of the stretch that was recorded itself, shape (2, sizes);
+            those above are of another stretch of the same load. None where nothing tells them apart.
     """
 
     sizes_blocks: tuple[int, ...]
@@ -57,6 +59,7 @@ class Estimate:
     accesses_per_second: float = float("nan")
     is_bounded: bool = False
     fitted: LoadCurves | None = None
+    of_stretch: Floats | None = None
 
     @property
     def usable(self) -> bool:
@@ -124,6 +127,7 @@ def without_too_small(found: Estimate) -> Estimate:
         low=found.low[kept],
         high=found.high[kept],
         level=found.level if kept.any() else "refused",
+        of_stretch=None if found.of_stretch is None else found.of_stretch[:, kept],
     )
 
 

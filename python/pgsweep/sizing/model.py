@@ -118,12 +118,17 @@ def points_of(estimate: Estimate) -> list[CurvePoint]:
     if estimate.level == "refused":
         return []
     columns = (estimate.sizes_blocks, estimate.miss_ratio, estimate.low, estimate.high)
+    of_stretch: list[list[float | None]] = [[None, None]] * len(estimate.sizes_blocks)
+    if estimate.of_stretch is not None:
+        of_stretch = estimate.of_stretch.T.tolist()
     return [
         CurvePoint(
             shared_buffers_bytes=blocks * BLOCK_BYTES,
             miss_ratio=float(ratio),
             low=float(low),
             high=float(high),
+            stretch_low=stretch_low,
+            stretch_high=stretch_high,
         )
-        for blocks, ratio, low, high in zip(*columns, strict=True)
+        for blocks, ratio, low, high, (stretch_low, stretch_high) in zip(*columns, of_stretch, strict=True)
     ]

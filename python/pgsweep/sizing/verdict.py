@@ -57,6 +57,9 @@ MISSES: Final = Threshold(
     "misses that relations have too many or too few, of all misses", 0.25, 0.8, _CALIBRATED
 )
 MISSES_OF_ACCESSES: Final = Threshold("the same, of all accesses", 0.002, 0.01, _CALIBRATED)
+MISSES_RELATIVE: Final = Threshold(
+    "the same, of all misses, where they are also that much of all accesses", 0.02, 0.06, "benchmarks/jobs"
+)
 CONTENTS: Final = Threshold(
     "pages in the pool that the rates do not explain, of the pool", 0.05, 0.09, _CALIBRATED
 )
@@ -70,10 +73,11 @@ SHIFT: Final = Threshold(
 IN_ORDER: Final = Threshold(
     "misses on pages that come in the order of their blocks, of all misses", 0.05, 0.2, _CALIBRATED
 )
-ONE_AFTER_THE_OTHER: Final = Threshold(
-    "accesses to relations whose neighbouring pages rise and fall together, of all accesses",
-    0.05,
-    0.2,
+TOGETHER: Final = Threshold(
+    "what relations whose neighbouring pages rise and fall together may miss more or less, in miss ratio; "
+    "refused where it leaves no size but today's",
+    0.003,
+    None,
     _CALIBRATED,
 )
 MANY_SCANS: Final = Threshold(
@@ -141,7 +145,8 @@ TRACE_RELATIONS: Final = Threshold(
     _CALIBRATED,
 )
 TRACE_WIDE: Final = Threshold(
-    "what the order of sessions, scans that meet (half of it) or scans seen once may change, in miss ratio",
+    "what the order of sessions, scans that meet (half of it), scans seen once or another stretch of the "
+    "load may change, in miss ratio",
     0.02,
     None,
     "assumed",
@@ -153,12 +158,13 @@ TABLE: Final[Sequence[Threshold]] = (
     TODAY,
     MISSES,
     MISSES_OF_ACCESSES,
+    MISSES_RELATIVE,
     CONTENTS,
     OTHER_DATABASES,
     UNKNOWN_RELATIONS,
     SHIFT,
     IN_ORDER,
-    ONE_AFTER_THE_OTHER,
+    TOGETHER,
     MANY_SCANS,
     DRIFT_DEVIATIONS,
     HALF_WIDTH,

@@ -29,6 +29,7 @@ _RANGES: Final[dict[tuple[str, str], tuple[float, float]]] = {
         for name in ("CurvePoint", "Interval")
         for field in ("miss_ratio", "low", "high")
     },
+    **{("CurvePoint", field): _RATIO for field in ("stretch_low", "stretch_high")},
     **{
         (name, "shared_buffers_bytes"): _SIZE
         for name in (

@@ -177,6 +177,23 @@ class Curve:
         resident, _ = self._by_pass(pages, blocks)
         return self.pass_seconds * self._at_size(resident, PASS_SCALES, blocks)
 
+    def by_group(self, pages: list[Floats], blocks: int) -> tuple[float, Floats]:
+        """Return the time of a clock pass relative to today's, and the misses of each group per second.
+
+        Args:
+            pages: as for `miss_rates`.
+            blocks: of the pool. Groups that a change leaves out or keeps in the pool have none.
+        """
+        resident, _ = self._by_pass(pages, blocks)
+        passes = self._at_size(resident, PASS_SCALES, blocks)
+        found = np.zeros(len(pages))
+        for index, (change, group_pages) in enumerate(zip(self._changes, pages, strict=True)):
+            if not (change.left_out or change.kept):
+                grown, factor = group_pages * change.growth, self.factor(index, group_pages)
+                _, missed = self._of_side(self.sides[index], grown, blocks, factor)
+                found[index] = np.interp(np.log(passes), np.log(PASS_SCALES), missed)
+        return passes, found
+
     @property
     def simulated_flows(self) -> list[Flow]:
         """Each group's flow with its change; what is left out or always in the pool is not scanned."""

@@ -24,8 +24,9 @@ from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.rules import most_blocks_without_ring
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.interval import Ensemble
+from pgsweep.sizing.snapshots.load import Load
 from pgsweep.sizing.snapshots.observations import Table, main_fork_blocks
-from pgsweep.sizing.snapshots.sequences import looping_relations
+from pgsweep.sizing.snapshots.together import Bounds
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.verdict import Doubt
 from pgsweep.units import BLOCK_BYTES, longer_seconds
@@ -85,10 +86,11 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
             pool,
             seconds=totals.seconds * load.pool.sampling_rate,
             miss_ratio=totals.miss_ratio,
+            uncounted=_replayed_misses(load),
         ),
         *stranger_doubts(float(resident[-1]) / pool, load.seen.unknown / pool),
         *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
-        *(order_doubts(ordered) or together_doubts(looping_relations(load))),
+        *order_doubts(ordered),
         # Both halves of one look show the same residences: they say nothing of a load that moves.
         *([] if fit.is_one_look(totals.seconds) else _movement_doubts(ensemble)),
     ]
@@ -97,6 +99,17 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
 def _movement_doubts(ensemble: Ensemble) -> list[Doubt]:
     halves, error = [half[-2:] for half in ensemble.halves], ensemble.spread[:, -2:].std(axis=0)
     return drift_doubts(ensemble.point[-2:], halves, error)
+
+
+def _replayed_misses(load: Load) -> float:
+    """Return the misses per second of the process that replays WAL on a standby.
+
+    The server counts them nowhere, but the buffers that they take (buffers_alloc) it counts.
+    """
+    totals = load.totals
+    if load.server.settings.get("in_hot_standby") != "on" or totals.allocations <= 0:
+        return 0.0
+    return max(totals.allocations - totals.misses / max(totals.seconds, 1e-9), 0.0)
 
 
 def _parts(curves: LoadCurves) -> list[Part]:
@@ -184,31 +197,23 @@ def today_doubts(predicted: float, measured: float, noise: float) -> list[Doubt]
     return [] if level is None else [Doubt(level, reasons.today_not_explained(predicted, measured))]
 
 
-def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_ratio: float) -> list[Doubt]:
+def part_doubts(
+    parts: Sequence[Part], pool: float, *, seconds: float, miss_ratio: float, uncounted: float = 0.0
+) -> list[Doubt]:
     """Return what speaks against the parts that a curve is made of.
 
     Args:
         pool: buffers, of those that were looked at.
         seconds: for how long misses were counted.
         miss_ratio: of the database, as counted.
+        uncounted: misses per second that the server does not count as such, but whose buffers it does.
     """
     doubts = []
-    total = max(sum(part.counted_misses for part in parts), 1e-9)
-    # With few misses a difference may be chance: three standard errors are taken off.
-    off = [
-        max(abs(p.counted_misses - p.expected_misses) - 3 * np.sqrt(max(p.counted_misses, 0) / seconds), 0.0)
-        for p in parts
-    ]
-    share = sum(off) / total
-    # That too many misses are expected of a growing relation is known, and says nothing about the others.
-    matters = [
-        0.0 if p.grows and p.expected_misses > p.counted_misses else misses
-        for p, misses in zip(parts, off, strict=True)
-    ]
-    wrong = sum(matters) / total * miss_ratio
-    if verdict.MISSES.level(share) or verdict.MISSES_OF_ACCESSES.level(share * miss_ratio):
+    off, wrong = _unexplained(parts, seconds, uncounted)
+    share = sum(off) / max(sum(part.counted_misses for part in parts), 1e-9)
+    if verdict.MISSES.level(share) or _level_of_misses(share, miss_ratio):
         worst = parts[int(np.argmax(off))]
-        far = "refused" in (verdict.MISSES.level(share), verdict.MISSES_OF_ACCESSES.level(wrong))
+        far = "refused" in (verdict.MISSES.level(share), _level_of_misses(wrong, miss_ratio))
         reason = reasons.misses_not_explained(worst.name, worst.expected_misses, worst.counted_misses)
         doubts.append(Doubt("refused" if far else "rough", reason))
     apart = sum(abs(p.seen_resident - p.expected_resident) for p in parts) / max(pool, 1.0)
@@ -217,6 +222,45 @@ def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_rati
         reason = reasons.contents_not_explained(worst.name, worst.expected_resident, worst.seen_resident)
         doubts.append(Doubt(level, reason))
     return doubts
+
+
+def unexplained_misses(curves: LoadCurves) -> float:
+    """Return which share of the accesses are misses that nothing explains, where it is much of the accesses.
+
+    Where most accesses miss, that refuses no curve: it widens the interval instead.
+    """
+    load = curves.load
+    seconds = load.totals.seconds * load.pool.sampling_rate
+    _, wrong = _unexplained(_parts(curves), seconds, _replayed_misses(load))
+    found = wrong * load.totals.miss_ratio
+    return found if verdict.MISSES_OF_ACCESSES.level(found) == "refused" else 0.0
+
+
+def _unexplained(parts: Sequence[Part], seconds: float, uncounted: float) -> tuple[list[float], float]:
+    """Return by how many misses per second each part is off, and the share of the misses that matters.
+
+    Args:
+        seconds, uncounted: as of `part_doubts`.
+    """
+    total = max(sum(part.counted_misses for part in parts), 1e-9)
+    more = sum(max(part.expected_misses - part.counted_misses, 0.0) for part in parts)
+    explained = min(uncounted / more, 1.0) if more > 0 else 0.0
+    off = []
+    for part in parts:
+        apart = part.expected_misses - part.counted_misses
+        # With few misses a difference may be chance: three standard errors are taken off.
+        chance = 3 * float(np.sqrt(max(part.counted_misses, 0) / seconds))
+        off.append(max(abs(apart) - max(apart, 0.0) * explained - chance, 0.0))
+    # That too many misses are expected of a growing relation is known, and says nothing about the others.
+    each = zip(parts, off, strict=True)
+    matters = [misses for p, misses in each if not (p.grows and p.expected_misses > p.counted_misses)]
+    return off, sum(matters) / total
+
+
+def _level_of_misses(share: float, miss_ratio: float) -> Level | None:
+    """Return what a share of the misses allows: where most accesses miss, a hundredth of them is little."""
+    levels = (verdict.MISSES_OF_ACCESSES.level(share * miss_ratio), verdict.MISSES_RELATIVE.level(share))
+    return None if None in levels else "rough" if "rough" in levels else "refused"
 
 
 def stranger_doubts(other_databases: float, unknown: float) -> list[Doubt]:
@@ -262,17 +306,26 @@ def order_doubts(share: float) -> list[Doubt]:
     return [] if level is None else [Doubt(level, reasons.in_order(share))]
 
 
-def together_doubts(shares: Sequence[tuple[str, float]]) -> list[Doubt]:
-    """Return what speaks against a curve of relations whose pages are visited one after the other.
+def together_doubts(found: Estimate, pool_blocks: int, bounds: Bounds, names: Sequence[str]) -> list[Doubt]:
+    """Return what speaks against a curve of relations whose pages stay or go together.
 
     Args:
-        shares: such relations, and their share of the accesses.
+        found: the curve.
+        pool_blocks: today's size.
+        bounds: by how much the misses of these relations may be off, at the sizes of the curve first.
+        names: of the relations.
     """
-    share = sum(own for _, own in shares)
-    if (level := verdict.ONE_AFTER_THE_OTHER.level(share)) is None:
+    sizes = np.array(found.sizes_blocks)
+    half = (bounds.above - bounds.below)[: len(sizes)] / 2
+    if not len(sizes) or verdict.TOGETHER.level(float(half.max())) is None:
         return []
-    worst = max(shares, key=lambda one: one[1])[0]
-    return [Doubt(level, reasons.one_after_the_other(share, worst))]
+    worst = int(np.argmax(half))
+    others = sizes != pool_blocks
+    wide = (found.high - found.low) / 2 > (verdict.HALF_WIDTH.refused or 0.0)
+    unseen = np.isin(sizes, found.unseen_blocks)
+    # Nothing but today's size is left to show.
+    level: Level = "refused" if others.any() and (wide | unseen)[others].all() else "rough"
+    return [Doubt(level, reasons.one_after_the_other(names, sizes[worst] * BLOCK_BYTES, float(half[worst])))]
 
 
 def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list[Doubt]:

@@ -66,6 +66,7 @@ class ErrorSources:
         ordered: share of the misses on pages that come in the order of their blocks.
         late: accesses for each first one of a visit that come so late that a smaller pool may have evicted
             the page.
+        unexplained: share of the accesses that are misses which nothing explains.
     """
 
     noise: float
@@ -73,6 +74,7 @@ class ErrorSources:
     scans: float
     ordered: float = 0.0
     late: float = 0.0
+    unexplained: float = 0.0
 
 
 def short_error(passes: float, *, by_paths: bool) -> float:
@@ -130,6 +132,8 @@ def interval(
     model = np.minimum(model, 0.35 * point + 0.0008)
     noise = np.minimum(_OWN_NOISE * Z90 * sources.noise, 0.5 * point)
     below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
+    wrong = np.minimum(sources.unexplained * np.minimum(up + down, 1.0), 0.5 * point)
+    below, above = np.hypot(below, wrong), np.hypot(above, wrong)
     # A page that comes less often than once in the recording looks like one that never comes: what
     # larger pools would miss is found too small, hardly ever too large.
     rare = sources.short * up * np.sqrt(np.maximum(up, 1.0))

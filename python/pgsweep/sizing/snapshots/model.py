@@ -19,7 +19,7 @@ from pgsweep.sizing.model import Model, Prediction
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.ring_limits import sizes_with_ring_limits, snapshot_ring_limits
 from pgsweep.sizing.rules import check_server
-from pgsweep.sizing.snapshots.doubts import curve_doubts
+from pgsweep.sizing.snapshots.doubts import curve_doubts, together_doubts, unexplained_misses
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import fit_load
 from pgsweep.sizing.snapshots.interval import ErrorSources, interval
@@ -27,7 +27,8 @@ from pgsweep.sizing.snapshots.load import observed_load
 from pgsweep.sizing.snapshots.one_look import one_look
 from pgsweep.sizing.snapshots.paths import late_accesses
 from pgsweep.sizing.snapshots.recording import Recording
-from pgsweep.sizing.snapshots.sequences import ordered_share
+from pgsweep.sizing.snapshots.sequences import ordered_share, together_groups
+from pgsweep.sizing.snapshots.together import bounds_of
 from pgsweep.sizing.snapshots.unfilled import NothingEvicted, unfilled
 from pgsweep.sizing.snapshots.unseen import unseen_sizes
 from pgsweep.sizing.verdict import KEPT_ROOM, REFUSED, Doubt, judged
@@ -143,11 +144,15 @@ class SnapshotModel:
         pool = self.curves.load.server.pool_blocks
         # Half and twice today's size are computed in any case, for what they show about the load.
         looked_at = (*sizes, max(pool // 2, 1), 2 * pool)
+        together = bounds_of(self.curves, looked_at, self._together)
         ensemble = self.curves.ensemble(looked_at)
+        ensemble = replace(ensemble, bounds=[*ensemble.bounds, together.below, together.above])
         point, low, high = interval(ensemble, np.asarray(looked_at) / pool, self._error_sources)
         if self.curves.fit.is_one_look(self.curves.load.totals.seconds):
             changed = None if self.unchanged is None else point
             point, low, high = one_look(self.curves.load, self.curves.fit, looked_at, changed)
+            low = np.clip(np.minimum(low, point + together.below), 0, 1)
+            high = np.clip(np.maximum(high, point + together.above), 0, 1)
         found = Estimate(
             sizes_blocks=sizes,
             miss_ratio=point[: len(sizes)],
@@ -155,11 +160,15 @@ class SnapshotModel:
             high=high[: len(sizes)],
             pass_seconds=self.curves.fit.pass_seconds,
             level="reliable",
-            unseen_blocks=unseen_sizes(self.curves, sizes, (self.unchanged or self).curves.today),
+            unseen_blocks=unseen_sizes(
+                self.curves, sizes, high[: len(sizes)], (self.unchanged or self).curves.today
+            ),
             fitted=self.curves,
         )
         if self.unchanged is None:
-            level, said = judged(curve_doubts(self.curves, found, ensemble, self._error_sources.ordered))
+            doubts = curve_doubts(self.curves, found, ensemble, self._error_sources.ordered)
+            names = [self.curves.load.groups[group].name for group in self._together]
+            level, said = judged([*doubts, *together_doubts(found, pool, together, names)])
             return replace(found, level=level, reasons=said)
         # Nothing speaks for or against the change itself.
         today = self.unchanged.estimate(sizes)
@@ -171,6 +180,11 @@ class SnapshotModel:
             too_small_blocks=tuple(size for size in sizes if size < kept_blocks * KEPT_ROOM),
             accesses_per_second=self.curves.accesses_per_second,
         )
+
+    @cached_property
+    def _together(self) -> list[int]:
+        """The groups whose pages stay or go together."""
+        return together_groups(self.curves.load) if self.unchanged is None else self.unchanged._together
 
     @cached_property
     def _error_sources(self) -> ErrorSources:
@@ -187,4 +201,5 @@ class SnapshotModel:
             scans=load.totals.scan_share,
             ordered=ordered_share(load),
             late=load.weighted_by_misses(late),
+            unexplained=unexplained_misses(self.curves),
         )

@@ -8,7 +8,7 @@ catalogs).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,7 @@ class Observations:
         pool_buffers: buffers of the whole pool.
         unknown: mean number of pages of the database in a snapshot that belong to no known relation.
         clock: the policy of the pool.
+        created: which pages were not there yet at the beginning, shape (pages,).
     """
 
     groups: tuple[Group, ...]
@@ -67,6 +68,12 @@ class Observations:
     pool_buffers: int
     unknown: float = 0.0
     clock: Clock = USUAL
+    created: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+
+    def __post_init__(self) -> None:
+        """Take all pages for old ones where nothing else is said."""
+        if not len(self.created):
+            object.__setattr__(self, "created", np.zeros(len(self.page_group), dtype=bool))
 
     def classes(
         self, group: int, chosen: Sequence[int] | NDArray[np.int64]
@@ -134,6 +141,9 @@ def gather(
     page_group = group[first].astype(np.int32)
     seen = np.bincount(page_group, minlength=len(own) + 2)
 
+    begin = relations["blocks_begin"][found] if len(order) else np.zeros(len(file_key), np.int64)
+    created = known & (snapshots["fork"] == 0) & (snapshots["block"] >= begin)
+
     blocks = main_fork_blocks(relations) + relations["fsm_blocks"] + relations["vm_blocks"]
     small = np.flatnonzero(~important & (relations["db"] == server.database_oid))
     groups = [
@@ -163,6 +173,7 @@ def gather(
         pool_buffers=server.pool_blocks,
         unknown=float((in_database & ~known).sum()) / max(len(numbers), 1),
         clock=clock,
+        created=created[first],
     )
 
 

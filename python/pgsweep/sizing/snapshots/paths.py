@@ -33,6 +33,7 @@ STEPS: Final = 8
 
 _COUNTS: Final = COUNTS
 _STATES: Final = 1 + _COUNTS * STEPS
+_NOT_YET: Final = -1
 _MOST_SNAPSHOTS: Final = 24
 _MOST_PAGES: Final = 10_000
 """Pages of a group; of a larger group a random sample is used."""
@@ -66,9 +67,11 @@ def path_likelihoods(
     if len(chosen) > _MOST_SNAPSHOTS:
         chosen = chosen[np.linspace(0, len(chosen) - 1, _MOST_SNAPSHOTS).round().astype(np.int64)]
     hands = seen.hand_buffers[chosen]
-    counts, buffers, weights = _paths(seen, group, chosen, random)
+    counts, buffers, weights, created = _paths(seen, group, chosen, random)
     since = (hands[None, :] - buffers) * STEPS // seen.pool_buffers
     states = np.where(counts >= 0, 1 + counts * STEPS + since % STEPS, 0)
+    # A block that did not exist at the beginning was not absent: its path begins where it is first seen.
+    states[created[:, None] & (np.maximum.accumulate(counts, axis=1) < 0)] = _NOT_YET
     # How many steps end in between depends on the buffer; where the page is in none, any will do.
     buffer = np.where(counts[:, :-1] >= 0, buffers[:, :-1], buffers[:, 1:])
     ends = [(at[None, :] - buffer) * STEPS // seen.pool_buffers for at in (hands[:-1], hands[1:])]
@@ -80,15 +83,16 @@ def path_likelihoods(
     # After very many clock passes the chain is stationary.
     ended = np.minimum(ended, _FORGOTTEN_PASSES * STEPS)
     # A path is a sum of logarithms: of its first state, and of its transitions, of which there are few.
-    moves, which = np.unique(
-        ended * _STATES * _STATES + states[:, :-1] * _STATES + states[:, 1:], return_inverse=True
-    )
-    tables = chain.logs(moves // (_STATES * _STATES), moves % (_STATES * _STATES))
+    coded = ended * _STATES * _STATES + states[:, :-1] * _STATES + states[:, 1:]
+    moves, which = np.unique(np.where(states[:, :-1] == _NOT_YET, _NOT_YET, coded), return_inverse=True)
+    known = moves[moves != _NOT_YET]
+    tables = np.zeros((len(moves), len(GRID)))
+    tables[len(moves) - len(known) :] = chain.logs(known // (_STATES * _STATES), known % (_STATES * _STATES))
     taken = csr_array(
         (np.ones(which.size), which.ravel(), np.arange(len(ended) + 1) * ended.shape[1]),
         shape=(len(ended), len(moves)),
     )
-    logs = chain.resting[states[:, 0]] + taken @ tables
+    logs = np.where(states[:, :1] == _NOT_YET, 0.0, chain.resting[states[:, 0]]) + taken @ tables
     return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True))), pages
 
 
@@ -207,7 +211,7 @@ def _first_seen(seen: Observations, group: int) -> tuple[Integers, Floats, float
     count, buffer = seen.usage_count[members][order], seen.buffer[members][order]
     new = np.ones(len(page), dtype=bool)
     new[1:] = (page[1:] != page[:-1]) | (snapshot[1:] != snapshot[:-1] + 1)
-    new &= snapshot > 0
+    new &= (snapshot > 0) & ~seen.created[page]
     new[new] = near[snapshot[new] - 1]
     age = (hands[snapshot[new]] - buffer[new]) % seen.pool_buffers / seen.pool_buffers
     half_passes = float(gaps[near].mean()) / seen.pool_buffers / 2 if near.any() else 0.0
@@ -216,10 +220,11 @@ def _first_seen(seen: Observations, group: int) -> tuple[Integers, Floats, float
 
 def _paths(
     seen: Observations, group: int, chosen: Integers, random: np.random.Generator
-) -> tuple[Integers, Integers, Floats]:
-    """Return usage counts (-1: absent) and buffers (0 then) of pages, shape (pages, snapshots), and weights.
+) -> tuple[Integers, Integers, Floats, NDArray[np.bool_]]:
+    """Return usage counts (-1: absent) and buffers (0 then) of pages, shape (pages, snapshots).
 
-    The last row are the pages never seen.
+    Also return their weights, and which of them were created meanwhile. The last row are the pages never
+    seen.
     """
     members = np.flatnonzero(seen.page_group == group)
     column = np.full(seen.snapshots, -1)
@@ -242,6 +247,7 @@ def _paths(
         np.vstack([counts[found], absent]),
         np.vstack([buffers[found], absent * 0]),
         np.append(np.full(len(found), weight), never),
+        np.append(seen.created[members[found]], False),
     )
 
 

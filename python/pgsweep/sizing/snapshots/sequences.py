@@ -8,6 +8,10 @@ page assumes: pages that are loaded together stay or are evicted together.
 In a small pool, or between two snapshots that follow closely, too few come for a long run. There a loop shows
 by where its new pages lie: in one window of blocks, another in each snapshot.
 
+Ranges of an index lie at random places, and are visits of neighbours: the law of a page holds for each of
+theirs. A loop goes on where it was at the last snapshot, and a range does not; nor does it leave out pages
+until it has visited all others.
+
 A loop that the pool holds brings no new pages. It shows by the usage counts: blocks that lie close to each
 other were visited last at the same time, so their counts rise and fall together.
 """
@@ -25,7 +29,23 @@ from pgsweep.sizing.snapshots.observations import Observations
 Floats = NDArray[np.float64]
 
 _SHORTEST_RUN: Final = 64
-"""Shorter ranges are read at random times by index scans."""
+"""Pages that follow each other in fewer are not looked at: ranges of an index at random times."""
+
+_GAP: Final = 8
+_NEIGHBOURHOOD: Final = 1.5
+_GOES_ON: Final = 0.25
+_FEWEST_SEGMENTS: Final = 12.0
+"""Runs are ranges at random places if fewer than this share of them, beyond chance, begins behind one of the
+snapshot before; and where so many of them could have shown it. Behind is within one and a half times the
+length of a run. Pages that are less than nine apart lie in one run."""
+
+_LEAST_DISPERSION: Final = 0.5
+"""Nor may the numbers of times that each page came in runs be too equal: of random places their variance is
+about their mean (less by the time that a page stays), of a loop it is far less once it has come round."""
+
+_FARTHEST_APART: Final = 2.0
+"""Clock passes after which a page that was visited once has left the pool. A loop is then not seen to go on
+from where it was at the snapshot before."""
 
 _LEAST_SHARE: Final = 0.75
 _STEP, _LOOK_BACK = 3, 8
@@ -64,18 +84,16 @@ def ordered_share(load: Load) -> float:
     return float((shares * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
 
 
-def looping_relations(load: Load) -> list[tuple[str, float]]:
-    """Return relations whose pages are visited in order, and their share of the accesses, scans left out.
+def together_groups(load: Load) -> list[int]:
+    """Return the groups whose neighbouring pages are visited together: one relation each.
 
-    What grows is visited where it grows, which is another place in each snapshot as well.
+    A relation that grows is one of them if it is visited where it grows.
     """
-    flows = load.pool.flows
-    total = sum(flow.accesses for flow in flows if np.isfinite(flow.accesses))
-    each = zip(load.groups, flows, common_variation(load.seen).tolist(), load.growth.tolist(), strict=True)
+    each = zip(load.groups, common_variation(load.seen).tolist(), strict=True)
     return [
-        (group.name, max(flow.accesses - flow.scan_accesses, 0.0) / max(total, 1e-9))
-        for group, flow, common, growth in each
-        if len(group.relations) == 1 and common > _TOGETHER and growth <= 0
+        number
+        for number, (group, common) in enumerate(each)
+        if len(group.relations) == 1 and common > _TOGETHER
     ]
 
 
@@ -123,6 +141,8 @@ def common_variation(seen: Observations) -> Floats:
 def ordered_pages(seen: Observations, appended: Floats) -> Floats:
     """Return which share of each group's new pages came in runs of ascending blocks, or window by window.
 
+    Runs at random places are ranges, and do not count.
+
     Args:
         seen: the snapshots.
         appended: blocks by which each group grew meanwhile, which come in order and are not read.
@@ -133,6 +153,7 @@ def ordered_pages(seen: Observations, appended: Floats) -> Floats:
     edges = np.searchsorted(seen.snapshot[order], np.arange(seen.snapshots + 1))
     before = np.zeros(len(seen.page_group), dtype=bool)
     windows = [_Windows() for _ in seen.groups]
+    runs, follow = [_Runs() for _ in seen.groups], _follow(seen)
     rank, size = _ranks(seen.page_group.astype(np.int64), len(seen.groups))
     for number in range(seen.snapshots):
         page = seen.page[order[edges[number] : edges[number + 1]]]
@@ -142,12 +163,74 @@ def ordered_pages(seen: Observations, appended: Floats) -> Floats:
             for own in np.unique(group).tolist():
                 mine = fresh[group == own]
                 new[own] += len(mine)
-                ordered[own] += _in_runs(mine)
+                inside = rank[mine[_in_runs(mine)]]
+                ordered[own] += len(inside)
+                runs[own].add(inside, int(size[own]), follows=bool(follow[number]))
                 windows[own].add(np.sort(rank[mine]), int(size[own]))
         before[:] = False
         before[page] = True
-    ordered = np.maximum(ordered, [one.pages for one in windows])
+    ordered = np.maximum(ordered, [window.pages for window in windows])
+    for own, one in enumerate(seen.groups):
+        # A single range before each snapshot is a window too.
+        if runs[own].at_random(one.pages):
+            ordered[own] = 0.0
     return np.asarray(np.maximum(ordered - appended, 0.0) / np.maximum(new - appended, 1.0))
+
+
+def _follow(seen: Observations) -> NDArray[np.bool_]:
+    """Return which snapshots come so soon after the one before that nothing was lost, by the hand."""
+    if len(seen.hand_buffers) != seen.snapshots:
+        return np.zeros(seen.snapshots, dtype=bool)
+    moved = np.diff(seen.hand_buffers, prepend=seen.hand_buffers[0] - np.iinfo(np.int32).max)
+    return np.asarray(moved < _FARTHEST_APART * seen.pool_buffers)
+
+
+class _Runs:
+    """Tells runs that go on from snapshot to snapshot, and come round, from those at random places."""
+
+    def __init__(self) -> None:
+        self._before = np.zeros(0, dtype=bool)
+        self._times = np.zeros(0)
+        self._segments = self._behind = self._by_chance = 0.0
+
+    def add(self, ranks: NDArray[np.int64], size: int, *, follows: bool) -> None:
+        """Take in the pages of a snapshot that came in runs.
+
+        Args:
+            ranks: which of the group's pages they are.
+            size: pages of the group.
+            follows: nothing that came since the snapshot before is gone.
+        """
+        if not len(self._times):
+            self._times, self._before = np.zeros(size), np.zeros(size, dtype=bool)
+        self._times[ranks] += 1
+        there = np.zeros(size, dtype=bool)
+        there[ranks] = True
+        if follows and len(ranks) and self._before.any():
+            ascending = np.flatnonzero(there)
+            begins = ascending[np.diff(ascending, prepend=-_GAP - 2) > _GAP]
+            reach = min(round(_NEIGHBOURHOOD * len(ascending) / len(begins)), size - 1)
+            around = np.concatenate([self._before[-reach:], self._before]).astype(np.int64)
+            sums = np.concatenate([[0], np.cumsum(around)])
+            behind = sums[reach : reach + size] > sums[:size]
+            self._segments += len(begins)
+            self._behind += float(behind[begins].sum())
+            self._by_chance += len(begins) * float(behind.mean())
+        self._before = there
+
+    def at_random(self, pages: float) -> bool:
+        """Return whether the runs are ranges at random places, as far as there are enough to tell.
+
+        Args:
+            pages: of the group, seen or not.
+        """
+        could = self._segments - self._by_chance
+        if could < _FEWEST_SEGMENTS or self._behind - self._by_chance > _GOES_ON * could:
+            return False
+        mean = float(self._times.sum()) / max(pages, 1.0)
+        variance = float((self._times**2).sum()) / max(pages, 1.0) - mean**2
+        # A loop that has not come round yet visits each page once or not at all.
+        return variance > _LEAST_DISPERSION * mean
 
 
 class _Windows:
@@ -191,10 +274,10 @@ def _ranks(page_group: NDArray[np.int64], groups: int) -> tuple[NDArray[np.int64
     return rank, size
 
 
-def _in_runs(pages: NDArray[np.int64]) -> int:
-    """Return how many pages stand in long runs; numbers of pages ascend with their blocks."""
+def _in_runs(pages: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which pages stand in long runs; numbers of pages ascend with their blocks."""
     if len(pages) < _SHORTEST_RUN:
-        return 0
+        return np.zeros(len(pages), dtype=bool)
     follows = np.zeros(len(pages), dtype=bool)
     for back in range(1, _LOOK_BACK + 1):
         ahead = pages[back:] - pages[:-back]
@@ -205,4 +288,4 @@ def _in_runs(pages: NDArray[np.int64]) -> int:
     inside = np.zeros(len(pages) + 1, dtype=np.int64)
     np.add.at(inside, dense, 1)
     np.add.at(inside, dense + _SHORTEST_RUN, -1)
-    return int((np.cumsum(inside)[:-1] > 0).sum())
+    return np.cumsum(inside)[:-1] > 0

@@ -6,17 +6,22 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.load import Flow
 from pgsweep.sizing.snapshots.rates import GRID, Rates
 from pgsweep.sizing.verdict import BRIEF_PASS_SECONDS, SEVERAL_ACCESSES, UNSEEN_PASSES
 
+Floats = NDArray[np.float64]
+
 _COUNTED_FOLLOWERS: Final = 0.5
 """Accesses of a visit beside the first, from which on those that were counted stand for those shown."""
 
 
-def unseen_sizes(curves: LoadCurves, sizes_blocks: Sequence[int], ratio_today: float) -> tuple[int, ...]:
+def unseen_sizes(
+    curves: LoadCurves, sizes_blocks: Sequence[int], most: Floats, ratio_today: float
+) -> tuple[int, ...]:
     """Return the smaller sizes that snapshots do not show (`UNSEEN_PASSES`, `BRIEF_PASS_SECONDS`).
 
     A pass takes as long as it takes to load the pool's pages: it is shorter by the size and by the misses.
@@ -24,10 +29,11 @@ def unseen_sizes(curves: LoadCurves, sizes_blocks: Sequence[int], ratio_today: f
     Args:
         curves: of the load, with a change or without.
         sizes_blocks: sizes.
+        most: the most that may miss at each: misses that are predicted too few would hide themselves.
         ratio_today: miss ratio at the pool's own size, without the change.
     """
     load, fit, pool = curves.load, curves.fit, curves.load.server.pool_blocks
-    misses = curves.miss_ratios(sizes_blocks)
+    misses = most
     if curves.change is not None:
         # As many misses for each of today's accesses: that is how fast the hand goes.
         misses = misses * curves.accesses_per_second / load.accesses_per_second

@@ -84,7 +84,9 @@ class TraceCurve:
         replayed = [
             exact if exact is not None and size == pool_blocks else by_size[size] for size in sizes_blocks
         ]
-        point, low, high = _interval(replayed, today, check, self._noise)
+        point, low, high = _interval(replayed, today, check)
+        # He who reads it sets a size for tomorrow, not for the stretch that was recorded.
+        another = np.array([one.another_stretch for one in replayed])
         doubts = doubts_of_replays(self.replay, self.pools, check, self._server, sizes_blocks, replayed)
         if self.short is not None:
             seconds = self.replay.trace.duration_seconds
@@ -93,8 +95,9 @@ class TraceCurve:
         return Estimate(
             sizes_blocks=tuple(sizes_blocks),
             miss_ratio=point,
-            low=np.clip(low, 0, 1),
-            high=np.clip(high, 0, 1),
+            low=np.clip(point - np.hypot(point - low, another), 0, 1),
+            high=np.clip(point + np.hypot(high - point, another), 0, 1),
+            of_stretch=np.clip([low, high], 0, 1),
             pass_seconds=self._pass_seconds,
             level=level,
             reasons=reasons,
@@ -102,11 +105,6 @@ class TraceCurve:
             off_today=float(np.hypot(check.drawn_error, check.exact_error)),
             is_bounded=self.short is not None,
         )
-
-    @property
-    def _noise(self) -> float:
-        """By how much another stretch may differ from a short trace; from a long one it is not counted in."""
-        return 0.0 if self.short is None else self.replay.stretch.deviation(self.replay.measured_misses)
 
     @property
     def _pass_seconds(self) -> float:
@@ -123,31 +121,29 @@ class TraceCurve:
         sizes = sorted({min(size, most) for size in sizes_blocks})
         found = {}
         if self.short is not None:
-            measured = self.replay.ratio(self.replay.measured_misses)
+            missed = self.replay.measured_misses
+            measured, noise = self.replay.ratio(missed), self.replay.stretch.deviation(missed)
             # Today's size is replayed, for what it shows of the rates.
             beyond = [s for s in sizes if s != self._server.pool_blocks and self.short.answers(s)]
-            found = {size: self.short.at(size, measured, self._noise) for size in beyond}
+            found = {size: self.short.at(size, measured, noise) for size in beyond}
         left = [size for size in sizes if size not in found]
         found |= replay_sizes_of(self.replay, self.pools, self._server, left, self._plan)
         return found | {size: found[most] for size in sizes_blocks if size > most}
 
 
 def _interval(
-    replayed: Sequence[Replayed], today: np.ndarray, check: TodayCheck, noise: float
+    replayed: Sequence[Replayed], today: np.ndarray, check: TodayCheck
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the miss ratios and the bounds of their intervals.
+    """Return the miss ratios and the bounds of their intervals, of the stretch that was recorded.
 
     At today's size the server has counted: that ratio needs no replay. What the replay gives there is
     compared with it (`doubts.py`), and widens all intervals.
 
     Args:
         today: which of the sizes is today's, if what it replays was seen.
-        noise: by how much another stretch may differ there.
     """
     ratio = np.array([one.ratio for one in replayed])
-    beside = np.where(
-        today, np.hypot(check.exact_error, noise), np.hypot(check.drawn_error, check.exact_error)
-    )
+    beside = np.where(today, check.exact_error, np.hypot(check.drawn_error, check.exact_error))
     point = np.where(today, check.measured, ratio)
     low = point - np.hypot(ratio - np.array([one.low for one in replayed]), beside)
     high = point + np.hypot(np.array([one.high for one in replayed]) - ratio, beside)

@@ -67,6 +67,7 @@ def doubts_of_replays(
         size, share = max(unknown, key=lambda pair: pair[1])
         doubts.append(Doubt("rough", reasons.scans_seen_once(size * BLOCK_BYTES, share)))
     doubts += _unsteady_doubts(trace, pools, others)
+    doubts += _stretch_doubts(replay, sizes_blocks, found)
     wide = [(size, one.half_width) for size, one in others if one.half_width > _WIDE]
     if wide:
         size, width = max(wide, key=lambda pair: pair[1])
@@ -82,14 +83,28 @@ def _unsteady_doubts(trace: Trace, pools: WarmPools, others: Sequence[tuple[int,
     if found is not None and found.unsteady > _OFF_TODAY:
         bounds = (max(found.low, 0.0), min(found.high, 1.0))
     doubts = []
-    if steadiness.together > 0:
-        doubts.append(Doubt("rough", reasons.visits_move(steadiness.together, size * BLOCK_BYTES, bounds)))
+    if steadiness.together > 0 or (steadiness.drift > 0 and bounds is not None):
+        doubts.append(Doubt("rough", reasons.visits_move(steadiness.drift, size * BLOCK_BYTES, bounds)))
     if steadiness.in_turn.any() and bounds is not None:
         names = trace.group_names
         relation = names[steadiness.in_turn_group] if names else ""
         reason = reasons.visits_in_turn(steadiness.in_turn_share, relation, size * BLOCK_BYTES, bounds)
         doubts.append(Doubt("rough", reason))
     return doubts
+
+
+def _stretch_doubts(replay: Replay, sizes_blocks: Sequence[int], found: Sequence[Replayed]) -> list[Doubt]:
+    """Return whether another stretch of the same load may differ by much: the verdict is of any."""
+    width = [one.another_stretch for one in found]
+    widest = int(np.argmax(width))
+    if width[widest] <= _WIDE:
+        return []
+    seconds, rare = replay.trace.duration_seconds, replay.stretch.rare
+    longer = longer_seconds(seconds * (width[widest] / _WIDE) ** 2, seconds)
+    scans = int(rare.min()) if len(rare) else None
+    size_bytes = sizes_blocks[widest] * BLOCK_BYTES
+    reason = reasons.another_stretch(size_bytes, seconds, width[widest], scans, longer, _WIDE)
+    return [Doubt("rough", reason)]
 
 
 def _today_doubts(check: TodayCheck, seconds: float) -> list[Doubt]:
@@ -123,14 +138,6 @@ def _notes(
     drifted = abs(late - early) > max(TRACE_DRIFT, 0.1 * (late + early), 2 * _noise(replay))
     if drifted and replay.measured_misses.any():
         notes.append(reasons.halves_differ(early, late))
-    width = [one.another_stretch for one in found]
-    widest = int(np.argmax(width))
-    if width[widest] > _WIDE:
-        longer = longer_seconds(seconds * (width[widest] / _WIDE) ** 2, seconds)
-        rare = replay.stretch.rare
-        scans = int(rare.min()) if len(rare) else None
-        size_bytes = sizes_blocks[widest] * BLOCK_BYTES
-        notes.append(reasons.another_stretch(size_bytes, seconds, width[widest], scans, longer, _WIDE))
     beyond = [
         size
         for size in sizes_blocks

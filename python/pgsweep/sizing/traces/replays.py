@@ -62,6 +62,9 @@ _UNSEEN_SHARE = 1 / 3
 there only if it was visited before the trace. The draw says how many are; of the others, at most those can
 miss that the trace still visits for the first time towards its end. This part of them is allowed for."""
 
+_SMALL_DRIFT = 3.0
+"""Of first visits, how many may be those of a load that moves, for each one that shows it."""
+
 _LEAST_LATELY = 0.1
 """The last third of a trace stands for the whole where it has this share of the accesses."""
 
@@ -314,6 +317,10 @@ class Replay:
             later = self._later(misses, without, self.counted)
             point += steadiness.together * max(later[1] - ratio, 0.0)
             ends += later
+        elif steadiness.drift > 0:
+            # Too little to move the curve by: to the side that it moves to, and no further than it shows.
+            later = self._later(misses, without, self.counted)
+            ends.append(ratio + min(_SMALL_DRIFT * steadiness.drift, 1.0) * max(later[1] - ratio, 0.0))
         if steadiness.in_turn.any():
             later = self._later(misses, without, steadiness.in_turn[self.trace.pages] & self.counted)
             point += sum(later) / 2 - ratio

@@ -55,8 +55,8 @@ class ShortTrace:
         point, low, high = (float(bound[0]) for bound in self.bounds.interval([blocks]))
         return Replayed(
             ratio=min(point * measured, 1.0),
-            low=max(low * measured - noise, 0.0),
-            high=min(high * measured + noise, 1.0),
+            low=low * measured,
+            high=min(high * measured, 1.0),
             half_width=0.0,
             fresh=point * measured,
             settled=point * measured,
