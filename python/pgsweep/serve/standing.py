@@ -6,11 +6,10 @@ Looked at once a minute: one statement, and what is seen of the host's memory an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
-
-import psycopg
+from typing import Final
 
 from pgsweep.host.hugepages import read_huge_pages
+from pgsweep.pg.connect import Connection
 from pgsweep.pg.manager import Source, read_sources
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.serve import ServeStanding
@@ -18,7 +17,7 @@ from pgsweep.records.serve import ServeStanding
 _NAMES: Final = ("huge_pages", "shared_memory_type", "shared_memory_size_in_huge_pages", "huge_page_size")
 
 
-def standing_of(connection: psycopg.Connection[Any], seen: MemoryResult | None) -> ServeStanding:
+def standing_of(connection: Connection, seen: MemoryResult | None) -> ServeStanding:
     """Return how the server stands.
 
     Args:
