@@ -45,6 +45,18 @@ def test_the_truth_lies_within_the_bounds(exponent: float, uniform: float) -> No
     assert point[SIZES.index(BUFFERS)] == 1.0
 
 
+def test_a_pool_for_all_pages_misses_at_most_what_one_for_nearly_all_does() -> None:
+    accesses = load(0.9, 0.3)
+    seen = watched(accesses, 0.01, snapshots=1)
+    pages = np.bincount(seen.snapshots["usage_count"], minlength=6).astype(np.float64)
+    look = Look(pages=np.array([[PAGES - pages.sum(), *pages]]), batches=[SINGLE], clock=USUAL)
+    bounds = LookBounds(look, BUFFERS)
+    nearly, enough = bounds.at(int(0.9 * PAGES)), bounds.at(2 * PAGES)
+    assert nearly is not None
+    assert enough == (0.0, nearly[1])
+    assert nearly[1] < 0.2
+
+
 def test_what_no_mixture_explains_widens_the_bounds() -> None:
     # All pages at usage_count 3: no law of visits at random leaves them so.
     odd = Look(pages=np.array([[40_000.0, 0, 0, 0, 20_000, 0, 0]]), batches=[SINGLE], clock=USUAL)

@@ -81,8 +81,20 @@ def test_a_sample_of_the_pages_keeps_their_states() -> None:
     assert sampled.miss_ratio == pytest.approx(whole.miss_ratio, abs=0.03)
 
 
-def test_a_trace_of_several_clock_passes_is_replayed() -> None:
+def test_few_clock_passes_narrow_the_intervals_of_large_pools() -> None:
+    accesses = zipf_pages(PAGES, 0.9, 2 * WARM, 11, uniform=0.3)
+    measured = truth(accesses, WARM, SIZES)
+    trace = short_trace(accesses, 0.6)
+    found = TraceCurve(trace, server(BUFFERS)).at(SIZES)
+    assert np.all((found.low <= measured) & (measured <= found.high))
+    assert np.abs(found.miss_ratio - measured).max() < 0.01
+    alone = TraceCurve(replace(trace, start=None), server(BUFFERS)).at(SIZES)
+    larger = slice(5, None)
+    assert np.all((found.high - found.low)[larger] < 0.5 * (alone.high - alone.low)[larger])
+
+
+def test_a_trace_of_many_clock_passes_is_replayed() -> None:
     accesses = zipf_pages(PAGES, 0.9, 2 * WARM, 11)
-    found = TraceCurve(short_trace(accesses, 0.9), server(BUFFERS)).at(SIZES)
+    found = TraceCurve(short_trace(accesses, 3.0), server(BUFFERS)).at(SIZES)
     assert not found.is_bounded
     assert "short-trace" not in [reason.code for reason in found.reasons]

@@ -175,12 +175,12 @@ def beyond_the_trace(from_bytes: int, seconds: float) -> str:
 
 @reason_kind
 def short_trace(passes: float, seconds: float) -> str:
-    """The trace covers less than a clock pass: large sizes follow from the pool's contents and the visits."""
-    seen = f"{passes:.1f} of a clock pass" if passes >= 0.1 else "less than a tenth of a clock pass"
+    """The trace covers few clock passes: large sizes follow from the pool's contents and the visits."""
+    seen = f"{passes:.1f} clock passes" if passes >= 0.1 else "less than a tenth of a clock pass"
     return (
-        f"the trace covers {seen}: sizes whose clock pass takes longer follow from the contents of the pool "
-        "and the visits, not from replay, and their intervals hold all rates that agree with these; "
-        f"{format_minutes(seconds / max(passes, 1e-3))} would cover a clock pass"
+        f"the trace covers {seen}: sizes whose clock pass takes more than half of it follow from what the "
+        "pool held and the visits, not from replay; their intervals hold all rates that agree with these. "
+        f"A clock pass takes {format_minutes(seconds / max(passes, 1e-3))}"
     )
 
 

@@ -39,7 +39,7 @@ class Estimate:
         too_small_blocks: of the sizes, those that hold little more than what is kept in the pool.
         off_today: by how much today's size comes out wrong, where that enters the interval.
         accesses_per_second: of the database; nan where the evidence says it elsewhere.
-        is_bounded: of a short trace, so that at large sizes the intervals hold all rates that agree with it.
+        is_bounded: of a trace of few clock passes: at large sizes the intervals hold all rates that agree.
         fitted: what the curve was made of, where that are rates.
         of_stretch: of a trace, `low` and `high` of the stretch that was recorded itself, shape (2, sizes);
             those above are of another stretch of the same load. None where nothing tells them apart.
@@ -101,17 +101,7 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
         reason = reasons.size_not_shown(_bytes(found, unseen), BRIEF_PASS_SECONDS, UNSEEN_PASSES)
         doubts.append(Doubt(none_left, reason))
     level, said = judged(doubts)
-    kept = replace(
-        found,
-        sizes_blocks=tuple(
-            size for size, without in zip(found.sizes_blocks, left_out, strict=True) if not without
-        ),
-        miss_ratio=found.miss_ratio[~left_out],
-        low=found.low[~left_out],
-        high=found.high[~left_out],
-        level=level,
-        reasons=said,
-    )
+    kept = replace(_with_sizes(found, ~left_out), level=level, reasons=said)
     return kept, [size for size, without in zip(found.sizes_blocks, left_out, strict=True) if without]
 
 
@@ -120,13 +110,16 @@ def without_too_small(found: Estimate) -> Estimate:
     kept = ~np.isin(found.sizes_blocks, found.too_small_blocks)
     if kept.all():
         return found
+    return replace(_with_sizes(found, kept), level=found.level if kept.any() else "refused")
+
+
+def _with_sizes(found: Estimate, kept: NDArray[np.bool_]) -> Estimate:
     return replace(
         found,
         sizes_blocks=tuple(size for size, one in zip(found.sizes_blocks, kept, strict=True) if one),
         miss_ratio=found.miss_ratio[kept],
         low=found.low[kept],
         high=found.high[kept],
-        level=found.level if kept.any() else "refused",
         of_stretch=None if found.of_stretch is None else found.of_stretch[:, kept],
     )
 

@@ -52,6 +52,9 @@ _MODEL_ERROR: Final = 0.003
 _SLACK: Final = 0.3
 """How much more than the least misfit is allowed where no mixture comes within the tolerance."""
 
+_NEARLY_ALL: Final = 0.9
+"""Of all pages: rounding and the model's error make mixtures that fill a larger pool rare."""
+
 _MOST_GROUPS: Final = 4
 """Groups with a mixture of their own, at most: those with most pages; the others share one."""
 
@@ -66,7 +69,7 @@ STATES: Final = COUNTS + 1
 VISITS: Final = 4
 """None, one, two, more."""
 
-_PASSES: Final = (0.01, 4.0)
+_PASSES: Final = (0.01, 6.0)
 """How many clock passes visits may have been counted for."""
 
 
@@ -204,6 +207,11 @@ class LookBounds:
 
     def at(self, blocks: int) -> tuple[float, float] | None:
         """Return the least and the most misses in a pool of that many blocks; None if no mixture fills it."""
+        pages = self.look.pages.sum()
+        if blocks >= pages:
+            # All of them fit: no more misses than in a pool that holds nearly all.
+            nearly = self.at(int(_NEARLY_ALL * pages))
+            return None if nearly is None else (0.0, nearly[1])
         share = blocks / self._pool
         edges = np.unique(np.linspace(*self._scales(blocks), _MOST_STEPS + 1).round().astype(np.int64))
         least, most = np.inf, -np.inf

@@ -101,6 +101,11 @@ class Trace:
     began: PageStates | None = None
     notes: tuple[Reason, ...] = ()
 
+    @property
+    def is_within_a_pass(self) -> bool:
+        """Whether it is shorter than a clock pass, as far as that is known."""
+        return self.began is not None and self.duration_seconds < self.began.pass_seconds
+
     def of_rows(self, rows: NDArray[Any] | slice) -> dict[str, Any]:
         """Return the columns that have a value for each row, of some rows."""
         return {name: getattr(self, name)[rows] for name in _ROW_COLUMNS}

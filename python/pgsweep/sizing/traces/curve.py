@@ -18,7 +18,7 @@ from pgsweep.sizing.traces.short import short_trace
 from pgsweep.sizing.traces.today import TodayCheck
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools
-from pgsweep.sizing.verdict import ROUGH, Doubt, judged
+from pgsweep.sizing.verdict import RELIABLE, ROUGH, Doubt, judged
 
 if TYPE_CHECKING:
     from pgsweep.sizing.observed import Server
@@ -37,7 +37,7 @@ class TraceCurve:
 
     Attributes:
         replay, pools: of the trace.
-        short: what it shows where it is shorter than a clock pass.
+        short: what it shows where it covers few clock passes.
 
     Raises:
         ValueError: the trace holds no access of the database.
@@ -89,8 +89,10 @@ class TraceCurve:
         another = np.array([one.another_stretch for one in replayed])
         doubts = doubts_of_replays(self.replay, self.pools, check, self._server, sizes_blocks, replayed)
         if self.short is not None:
-            seconds = self.replay.trace.duration_seconds
-            doubts.append(Doubt(ROUGH, trace_reasons.short_trace(self.short.passes, seconds)))
+            passes, seconds = self.short.passes, self.replay.trace.duration_seconds
+            # From a whole pass on, what today's size gives by replay tests the rates.
+            level = ROUGH if passes < 1 else RELIABLE
+            doubts.append(Doubt(level, trace_reasons.short_trace(passes, seconds)))
         level, reasons = judged(doubts)
         return Estimate(
             sizes_blocks=tuple(sizes_blocks),

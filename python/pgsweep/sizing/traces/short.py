@@ -1,10 +1,10 @@
-"""Traces that are shorter than a clock pass: what the pool held at the beginning says about each page too.
+"""Traces of few clock passes: what the pool held at the beginning says about each page too.
 
-In a pool of gigabytes a clock pass takes minutes to hours. Visits of a small part of it say little of pages
-that come once a pass. But the pool when the trace began holds what the passes before have made of each page:
-given its rate, its state then and its visits since are independent. So both make the law of the rates, and
-the least and the most misses over all rates that agree with them (pgsweep.sizing.look) are the curve at sizes
-whose clock pass takes longer than the trace; smaller pools are replayed.
+In a pool of gigabytes a clock pass takes minutes to hours. Visits of a part of it, or of a few, say little of
+pages that come once a pass. But the pool when the trace began holds what the passes before have made of each
+page: given its rate, its state then and its visits since are independent. So both make the law of the rates,
+and the least and the most misses over all rates that agree with them (pgsweep.sizing.look) are the curve at
+sizes whose clock pass takes longer than half of the trace; smaller pools are replayed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,22 @@ if TYPE_CHECKING:
     from pgsweep.sizing.observed import Server
     from pgsweep.sizing.traces.visits import Visits
 
+_MOST_PASSES: Final = 4.0
+"""Clock passes from which on the visits alone say enough (benchmarks/large)."""
+
+_PASS_REPLACES: Final = 0.5
+"""The most of a pool that a clock pass replaces, but for loads that use hardly a page twice."""
+
 _FEW_RINGED: Final = 0.05
 """Where more of the accesses go through rings, what they leave behind is not told apart."""
 
 
 @dataclass(frozen=True)
 class ShortTrace:
-    """What a trace of less than a clock pass shows, with the pool at its beginning.
+    """What a trace of few clock passes shows, with the pool at its beginning.
 
     Attributes:
-        passes: how much of a clock pass it covers.
+        passes: how many clock passes it covers.
         states: of all pages when it began.
         bounds: of the misses at other sizes.
     """
@@ -42,8 +48,8 @@ class ShortTrace:
     bounds: LookBounds
 
     def answers(self, blocks: int) -> bool:
-        """Return whether a clock pass in a pool of that size takes longer than the trace."""
-        return self.bounds.pass_scale(blocks) > self.passes
+        """Return whether a clock pass in a pool of that size takes longer than half of the trace."""
+        return self.bounds.pass_scale(blocks) > self.passes / 2
 
     def at(self, blocks: int, measured: float, noise: float) -> Replayed:
         """Return the miss ratio at a size.
@@ -65,14 +71,14 @@ class ShortTrace:
 
 
 def short_trace(trace: Trace, visits: Visits, server: Server) -> ShortTrace | None:
-    """Return what a short trace shows; None of one of a clock pass, or without the pool's contents."""
+    """Return what a short trace shows; None of a longer one, or without the pool's contents."""
     start, pool = trace.start, server.pool_blocks
     accesses = (trace.flags & DROP) == 0
     ringed = np.count_nonzero(trace.flags & STRATEGY)
     if start is None or not pool or ringed > _FEW_RINGED * np.count_nonzero(accesses):
         return None
-    # A clock pass replaces a third to all of a pool's pages.
-    if np.count_nonzero(trace.missed) + np.count_nonzero(trace.new_page) >= pool or len(start.pages) < pool:
+    replaced = np.count_nonzero(trace.missed) + np.count_nonzero(trace.new_page)
+    if replaced >= _MOST_PASSES * _PASS_REPLACES * pool or len(start.pages) < pool:
         return None
     states = np.zeros(len(trace.page_group), dtype=np.uint8)
     states[start.pages] = 1 + start.usage_counts
@@ -88,7 +94,7 @@ def short_trace(trace: Trace, visits: Visits, server: Server) -> ShortTrace | No
     bounds = LookBounds.of_visits(look, pool)
     passes = bounds.look.passes
     assert passes is not None
-    if passes >= 1.0:
+    if passes >= _MOST_PASSES:
         return None
     found = PageStates(states=states, pass_seconds=trace.duration_seconds / passes, clock=bounds.look.clock)
     return ShortTrace(passes, found, bounds)

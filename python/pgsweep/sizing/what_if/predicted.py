@@ -120,7 +120,7 @@ def _changed(
         if now.level == "refused":
             why = reasons.refused_without_change()
             estimate = replace(estimate, reasons=[why, *now.reasons])
-        elif trace is not None and trace.began is not None:
+        elif trace is not None and trace.is_within_a_pass:
             why = reasons.short_for_change()
             estimate = replace(estimate, level="refused", reasons=[why, *now.reasons])
         elif trace is not None:
