@@ -213,7 +213,10 @@ class SnapshotDiskReads(DiskReads):
         self, found: dict[int, SizeReads], checks: list[Check]
     ) -> tuple[float, float | None, float | None]:
         if self._inputs.changed and self._inputs.recorded is None:
-            checks.append(Check("today's memory was not given (--ram), so the simulation is not checked"))
+            said_why = (
+                "today's memory was not given (--ram), so the simulation is not checked against today's reads"
+            )
+            checks.append(Check(said_why))
             return 1.0, None, None
         said: list[Check] = []
         factor, measured, simulated = super()._measured_factor(found, said)
