@@ -403,6 +403,15 @@ def of_consumers(found: Any) -> list[list[Any]]:
     return [list(each.values()) for each in found["consumers"]]
 
 
+def of_databases(found: Any) -> list[list[Any]]:
+    return [
+        [at, seconds, one["name"], one["hits"][number], one["reads"][number]]
+        for number, (at, seconds) in enumerate(zip(found["at"], found["seconds"], strict=True))
+        for one in found["databases"]
+        if one["hits"][number] is not None
+    ]
+
+
 DOWNLOADS: dict[str, Callable[[Any], list[list[Any]]]] = {
     "series": of_series,
     "curves": of_curves,
@@ -410,6 +419,7 @@ DOWNLOADS: dict[str, Callable[[Any], list[list[Any]]]] = {
     "memory": of_memory,
     "relations": of_relations,
     "consumers": of_consumers,
+    "databases": of_databases,
 }
 
 
@@ -429,5 +439,5 @@ def test_the_downloads_of_each_panel(page: Any, served: Served) -> None:
         found = served.json(path.removeprefix(served.address).replace(".csv", ".json"))
         expected = [["" if cell is None else str(cell) for cell in row] for row in DOWNLOADS[name](found)]
         assert list(csv.reader(io.StringIO(text)))[1:] == expected, path
-        if name not in ("consumers", "memory"):
+        if name not in ("consumers", "databases", "memory"):
             assert expected, path

@@ -291,9 +291,8 @@ class MemoryFacts:
         apart = []
         if self._shared_apart:
             apart.append(
-                "shared memory lies in huge pages, which the limit of the memory cgroup does not count: "
-                "all that others do not hold is page cache at each size. Whether the host has that many huge "
-                "pages is not checked"
+                "shared memory lies in huge pages, which the limit of the memory cgroup does not count, so "
+                "the page cache has the same memory at each size"
             )
         full = [] if today_bytes is None else self._full_remark(today_bytes)
         return [*full, *apart, *self._other_servers_remark()]

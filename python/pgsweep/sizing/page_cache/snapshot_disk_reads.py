@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _FAR_APART: Final = 0.05
 """Share of the misses, from which on the closed form and the simulation are said to differ."""
 
+_HARDLY_ANY: Final = 0.01
+"""A share of the misses that is said as less than this."""
+
 _DIRTY: Final = 0.02
 _FAR_AHEAD_BYTES: Final = 8 << 20
 _LARGE_ORDER: Final = 9
@@ -213,7 +216,10 @@ class SnapshotDiskReads(DiskReads):
         self, found: dict[int, SizeReads], checks: list[Check]
     ) -> tuple[float, float | None, float | None]:
         if self._inputs.changed and self._inputs.recorded is None:
-            checks.append(Check("today's memory was not given (--ram), so the simulation is not checked"))
+            said_why = (
+                "today's memory was not given (--ram), so the simulation is not checked against today's reads"
+            )
+            checks.append(Check(said_why))
             return 1.0, None, None
         said: list[Check] = []
         factor, measured, simulated = super()._measured_factor(found, said)
@@ -228,10 +234,12 @@ class SnapshotDiskReads(DiskReads):
             known = ", and no more blocks come from disk than that"
         share = self._today(found).disk_share if self._share_today is None else self._share_today
         whose = ", as sessions wait for it" if times.waits else ""
-        between = f"{format_percent(least)} and {format_percent(most, 0 if most >= 0.01 else 2)}"
+        between = f"between {format_percent(least)} and {format_percent(most)}"
+        if most < _HARDLY_ANY:
+            between = f"less than {format_percent(_HARDLY_ANY)}"
         text = (
             f"a miss takes {format_plain(round(times.mean_seconds * 1e6, 1))} µs today "
-            f"(measured{whose}){known}: so between {between} of the misses come from disk; the simulation "
+            f"(measured{whose}){known}: so {between} of the misses come from disk; the simulation "
             f"gives {format_percent(share)}"
         )
         if measured is not None:

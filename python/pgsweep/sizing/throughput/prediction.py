@@ -209,9 +209,8 @@ def _assumed(loop: MeasuredLoop, factor: float) -> list[str]:
         )
     elif not loop.latencies:
         found.append(
-            "a read from disk is assumed to take equally long at each depth, which is too optimistic where "
-            "more reads are in flight than today: the latency by depth was not measured "
-            f"({loop.no_latencies})"
+            "a read from disk is assumed to take equally long at each depth, too optimistic where more are "
+            f"in flight than today: that was not measured ({loop.no_latencies})"
         )
     return found
 
