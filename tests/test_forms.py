@@ -6,6 +6,7 @@ The schemas are in tests/forms/schemas.json, which says what they were read from
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -259,14 +260,19 @@ def test_cloud_sql_and_azure_take_numbers_too() -> None:
 
 
 @pytest.mark.slow
-def test_gcloud_takes_the_command() -> None:
-    """Its own parser, without a connection."""
+def test_gcloud_takes_the_command(tmp_path: Path) -> None:
+    """Its own parser, without a connection; what it keeps goes to a folder of ours."""
     if (gcloud := shutil.which("gcloud")) is None:
         pytest.skip("the program gcloud is not installed")
     [command] = _words(patch(wanted(), "cloudsql"))
     for words, good in ((command, True), ([*command[:-1], "--flags=a=1"], False)):
         argv = [gcloud, "meta", "lint-gcloud-commands", f"--command-string={' '.join(words)}"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+        env = {
+            **os.environ,
+            "CLOUDSDK_CONFIG": str(tmp_path),
+            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        }
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120, env=env)
         assert json.loads(done.stdout)[0]["success"] is good, done.stdout
 
 
