@@ -6,6 +6,7 @@ The schemas are in tests/forms/schemas.json, which says what they were read from
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from pgsweep.pg.provider import PROVIDERS
 from pgsweep.records.advice import AdviceResult, AdvisedSetting
 from pgsweep.records.place import Kind, Place, PlaceMemory
 from pgsweep.ui.forms import FORMS, patch
-from tests.fix_advice import GB, advised, growing, pages, situation
+from tests.fix_advice import GB, MB, advised, growing, pages, situation
 from tests.fix_cli import run
 
 yaml = pytest.importorskip("yaml")
@@ -133,6 +134,21 @@ def test_operators_get_the_exact_huge_pages_as_request_and_limit(form: str) -> N
         assert resources["requests"] == resources["limits"]
     counted = Place(kind="pod", memory=PlaceMemory(counts_huge_pages=True))
     assert '"memory": "16Gi"' in json.dumps(documents(form, wanted(counted)))
+
+
+@pytest.mark.parametrize(("saved", "limit", "requested"), [(GB, 0, True), (MB, 0, False), (GB, None, False)])
+def test_a_pod_that_may_have_no_huge_pages_requests_them_where_they_pay(
+    saved: int, limit: int | None, requested: bool
+) -> None:
+    """The kubelet allows a pod as many as it requests: none where it requests none."""
+    result = wanted()
+    settings = [one for one in result.settings if one.where != "kernel"]
+    known = situation({GB: 0.2}, {GB: 9_000.0}, huge_pages=pages(saved=saved, limit=limit))
+    resources = resources_of(known, settings, Place(kind="pod"))
+    result = msgspec.structs.replace(result, settings=settings, resources=resources)
+    found = documents("cnpg", result)[0]["spec"]["resources"]
+    assert found["requests"] == found["limits"]
+    assert found["limits"].get("hugepages-2Mi") == ("4400Mi" if requested else None)
 
 
 def test_parameters_of_operators_and_of_patroni_are_texts() -> None:
@@ -244,14 +260,19 @@ def test_cloud_sql_and_azure_take_numbers_too() -> None:
 
 
 @pytest.mark.slow
-def test_gcloud_takes_the_command() -> None:
-    """Its own parser, without a connection."""
+def test_gcloud_takes_the_command(tmp_path: Path) -> None:
+    """Its own parser, without a connection; what it keeps goes to a folder of ours."""
     if (gcloud := shutil.which("gcloud")) is None:
         pytest.skip("the program gcloud is not installed")
     [command] = _words(patch(wanted(), "cloudsql"))
     for words, good in ((command, True), ([*command[:-1], "--flags=a=1"], False)):
         argv = [gcloud, "meta", "lint-gcloud-commands", f"--command-string={' '.join(words)}"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+        env = {
+            **os.environ,
+            "CLOUDSDK_CONFIG": str(tmp_path),
+            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        }
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120, env=env)
         assert json.loads(done.stdout)[0]["success"] is good, done.stdout
 
 

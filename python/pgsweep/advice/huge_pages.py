@@ -101,6 +101,13 @@ def _saved(tables: PageTables) -> tuple[int, int]:
     return now, max(now, tables.connections_ordinary_bytes - tables.connections_huge_bytes)
 
 
+def pays(situation: Situation, found: HugePagesResult) -> bool:
+    """Return whether huge pages save enough of the page tables of today's processes."""
+    if found.page_tables is None:
+        return False
+    return _saved(found.page_tables)[0] >= (situation.memory_bytes or 0) * _LEAST_SHARE
+
+
 def _without(found: HugePagesResult) -> str:
     """Return in words what page tables would take without huge pages; nothing where they are not seen."""
     if found.page_tables is None:
@@ -115,8 +122,7 @@ def _not_in_use(situation: Situation, found: HugePagesResult, setting: str | Non
     if tables is None:
         return [_setting("huge_pages", setting, "the page tables of the server are not seen", unknown=True)]
     now, most = _saved(tables)
-    memory = situation.memory_bytes or 0
-    if now < memory * _LEAST_SHARE:
+    if not pays(situation, found):
         why = (
             f"page tables take {format_bytes(tables.now_bytes)}, less than {format_percent(_LEAST_SHARE)} of "
             f"the memory; huge pages would save {format_bytes(now)} of that, with max_connections "

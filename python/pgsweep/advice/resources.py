@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from pgsweep.advice.huge_pages import pays
 from pgsweep.advice.situation import MB, Situation
 from pgsweep.host.perils import parallel_hash_bytes
 from pgsweep.records.advice import AdvisedSetting, Resources
-from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.place import Place
 from pgsweep.units import format_bytes, format_count
 
@@ -30,7 +30,7 @@ def resources_of(situation: Situation, settings: list[AdvisedSetting], place: Pl
         settings: the advice.
         place: of the server; None where that is not known.
     """
-    pages, why_pages = _huge_pages(situation.huge_pages, settings)
+    pages, why_pages = _huge_pages(situation, settings)
     size = None if situation.huge_pages is None else situation.huge_pages.huge_page_size_bytes
     apart = 0 if place is not None and place.memory.counts_huge_pages else (pages or 0) * (size or 0)
     memory, why_memory = _memory(situation, apart)
@@ -46,14 +46,17 @@ def resources_of(situation: Situation, settings: list[AdvisedSetting], place: Pl
     )
 
 
-def _huge_pages(found: HugePagesResult | None, settings: list[AdvisedSetting]) -> tuple[int | None, str]:
+def _huge_pages(situation: Situation, settings: list[AdvisedSetting]) -> tuple[int | None, str]:
+    found = situation.huge_pages
     if found is None or found.huge_pages_needed is None:
         return None, "how many huge pages the server takes is counted on its host: name the server as well"
     setting = next((one for one in settings if one.name == "huge_pages"), None)
     wanted = found.status == "on" or any(
         one.action == "set" and one.where in ("kernel", "cgroup") for one in settings
     )
-    if not wanted or found.shared_memory_type != "mmap":
+    # A pod that requests none may have none: its limit is what the request changes.
+    refused = found.limit_binds and found.huge_pages != "off" and pays(situation, found)
+    if not (wanted or refused) or found.shared_memory_type != "mmap":
         return None, "none are advised" if setting is None else setting.reason
     size = format_bytes(found.huge_page_size_bytes)
     return found.huge_pages_needed, (

@@ -1,16 +1,32 @@
-"""Whether Patroni runs a server of this host: the parent of its postmaster, and its configuration file."""
+"""Whether Patroni runs a server of this host: the postmaster's parent, its configuration file, its REST API.
+
+The API is asked only where a process of the server's user that is Patroni listens on this host: one GET,
+which changes nothing, without a name or a password, within a second.
+"""
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
-from contextlib import suppress
+import socket
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-from pgsweep.host.procfile import PROC, parse_fields, read_kernel_text
+import msgspec
+
+from pgsweep.host.procfile import PROC, lines_of, parse_fields, read_kernel_text
 from pgsweep.regular import open_of
 
+_PROGRAMS: Final = {b"patroni", b"patroni.py", b"patroni.__main__"}
+_LISTENING: Final = "0A"
+"""TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h)."""
+
+_ANSWER_BYTES: Final = 1 << 16
+_PATIENCE_SECONDS: Final = 1.0
+_MOST_PROCESSES: Final = 4
 _BANNER_BYTES: Final = 4096
 _OVERWRITTEN: Final = re.compile(rb"overwritten by Patroni", re.IGNORECASE)
 
@@ -21,9 +37,88 @@ def patroni_above(pid: int, proc: Path = PROC) -> str | None:
         parent = parse_fields(read_kernel_text(proc / str(pid) / "status"))["PPid"]
         words = (proc / parent / "cmdline").read_bytes().split(b"\0")[:3]
         names = [os.path.basename(word) for word in words]  # noqa: PTH119 (bytes)
-        if any(name in {b"patroni", b"patroni.py", b"patroni.__main__"} for name in names):
+        if any(name in _PROGRAMS for name in names):
             return parent
     return None
+
+
+class _About(msgspec.Struct):
+    scope: str = ""
+    name: str = ""
+
+
+class PatroniMember(msgspec.Struct):
+    """What the REST API of Patroni says of its server (GET /patroni).
+
+    Attributes:
+        role: `primary`, `replica` and so on.
+        patroni: the cluster (`scope`) and the member's name.
+    """
+
+    role: str = ""
+    patroni: _About = msgspec.field(default_factory=_About)
+
+
+def member_of(pid: int, cluster_name: str, proc: Path = PROC) -> PatroniMember | None:
+    """Return what Patroni says of a server by its REST API on this host; None where it does not answer.
+
+    Patroni makes the name of its cluster the server's cluster_name, which tells it from another on the host.
+
+    Args:
+        pid: the postmaster.
+        cluster_name: the server's setting.
+        proc: the proc file system to read.
+    """
+    for address in _addresses(pid, proc):
+        with suppress(OSError, http.client.HTTPException, msgspec.MsgspecError, ValueError):
+            found = _asked(*address)
+            if found.patroni.scope and found.patroni.scope == cluster_name:
+                return found
+    return None
+
+
+def _addresses(pid: int, proc: Path) -> Iterator[tuple[str, int]]:
+    """Yield where processes of the server's user that are Patroni listen, the one above the server first."""
+    parent = patroni_above(pid, proc)
+    with suppress(OSError, ValueError):
+        owner = (proc / str(pid)).stat().st_uid
+        others = [entry for entry in proc.iterdir() if entry.name.isdecimal()]
+        found = [] if parent is None else [proc / parent]
+        for entry in others:
+            with suppress(OSError):
+                if entry.stat().st_uid == owner and entry not in found and _is_patroni(entry):
+                    found.append(entry)
+        for entry in found[:_MOST_PROCESSES]:
+            with suppress(OSError, ValueError, IndexError):
+                yield from _listening(entry)
+
+
+def _is_patroni(entry: Path) -> bool:
+    words = (entry / "cmdline").read_bytes().split(b"\0")[:3]
+    return any(os.path.basename(word) in _PROGRAMS for word in words)  # noqa: PTH119 (bytes)
+
+
+def _listening(entry: Path) -> list[tuple[str, int]]:
+    """Return the IPv4 addresses at which a process listens; the loopback for all addresses."""
+    inodes = set()
+    for file in (entry / "fd").iterdir():
+        with suppress(OSError):
+            inodes.add(str(file.readlink()).removeprefix("socket:[").removesuffix("]"))
+    found = []
+    for line in lines_of(read_kernel_text(entry / "net/tcp"))[1:]:
+        words = line.split()
+        if words[3] == _LISTENING and words[9] in inodes:
+            address, _, port = words[1].partition(":")
+            # The kernel shows the address as a number of the machine's byte order.
+            host = socket.inet_ntoa(int(address, 16).to_bytes(4, "little"))
+            found.append(("127.0.0.1" if host == "0.0.0.0" else host, int(port, 16)))  # noqa: S104 (compared)
+    return found
+
+
+def _asked(host: str, port: int) -> PatroniMember:
+    with closing(http.client.HTTPConnection(host, port, timeout=_PATIENCE_SECONDS)) as connection:
+        connection.request("GET", "/patroni")
+        return msgspec.json.decode(connection.getresponse().read(_ANSWER_BYTES), type=PatroniMember)
 
 
 def is_overwritten_by_patroni(pid: int, config: str, proc: Path = PROC) -> bool:

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import psycopg
 
-from pgsweep.host.patroni import is_overwritten_by_patroni, patroni_above
+from pgsweep.host.patroni import is_overwritten_by_patroni, member_of, patroni_above
 from pgsweep.host.procfile import PROC
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_nullable
+from pgsweep.plain import decode_nullable, shell_word, shown
 
 _BY_PATRONI: Final = frozenset(
     {
@@ -146,7 +146,21 @@ def find_manager(sources: Mapping[str, Source], pid: int | None, proc: Path = PR
         return _known(PGO, f"{patroni}, and data_directory is as PGO has it")
     if "exec-with-env" in archive:
         return _known(STACKGRES, f"{patroni}, and archive_command is as StackGres has it")
-    return _known(PATRONI, patroni)
+    return _member(_known(PATRONI, patroni), _value(sources, "cluster_name"), pid, proc)
+
+
+def _member(manager: Manager, cluster_name: str, pid: int | None, proc: Path) -> Manager:
+    """Return Patroni with the name of its cluster, where its REST API on this host says it."""
+    found = None if pid is None or not cluster_name else member_of(pid, cluster_name, proc)
+    if found is None:
+        return manager
+    scope = shell_word(shown(found.patroni.scope)).replace("{", "{{").replace("}", "}}")
+    return replace(
+        manager,
+        place=manager.place.replace("edit-config ", f"edit-config {scope} "),
+        because=f"{manager.because}; its REST API says that this is {shown(found.patroni.name)}, "
+        f"{shown(found.role)} of the cluster {shown(found.patroni.scope)}",
+    )
 
 
 def _known(manager: Manager, because: str) -> Manager:
