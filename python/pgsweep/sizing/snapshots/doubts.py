@@ -259,8 +259,8 @@ def _unexplained(parts: Sequence[Part], seconds: float, uncounted: float) -> tup
 
 def _level_of_misses(share: float, miss_ratio: float) -> Level | None:
     """Return what a share of the misses allows: where most accesses miss, a hundredth of them is little."""
-    levels = (verdict.MISSES_OF_ACCESSES.level(share * miss_ratio), verdict.MISSES_RELATIVE.level(share))
-    return None if None in levels else "rough" if "rough" in levels else "refused"
+    level = verdict.MISSES_OF_ACCESSES.level(share * miss_ratio)
+    return "rough" if level == "refused" and verdict.MISSES_RELATIVE.level(share) == "rough" else level
 
 
 def stranger_doubts(other_databases: float, unknown: float) -> list[Doubt]:
