@@ -27,6 +27,10 @@ _BLOCKS_A_ROW: Final = 1024
 """Fewer are taken of a trace of few rows, whatever it says of the sizes of its relations."""
 
 NOWHERE: Final = 2**32 - 1
+EXTENT_BLOCKS: Final = 32
+"""Blocks that are kept or left out together in a sample, so that readahead finds neighbours: twice as many as
+are read ahead by default (128 kB)."""
+
 _PAGE = ("spc", "db", "rel", "fork", "block")
 
 
@@ -54,6 +58,41 @@ class Addresses:
     def fork_of(self, address: NDArray[np.integer]) -> NDArray[np.int64]:
         """Return the number of the fork that each address lies in."""
         return np.searchsorted(self.begins, address, side="right") - 1
+
+    def sampled(self, accesses: NDArray[np.int64], halvings: int, random: np.random.Generator) -> Addresses:
+        """Return addresses of one block of 2^halvings; all others are nowhere.
+
+        Of the extents of each fork in the order of their number of accesses every second, fourth, and so on
+        is kept, as of the pages in pgsweep.sizing.traces.sampled.
+
+        Args:
+            accesses: to each block.
+            halvings: 0 keeps all.
+            random: for where to begin.
+        """
+        if not halvings:
+            return self
+        sizes = np.diff(self.begins)
+        extents = -(-sizes // EXTENT_BLOCKS)
+        fork = np.repeat(np.arange(len(sizes)), sizes)
+        within = np.arange(self.blocks) - self.begins[fork]
+        extent = np.append(0, np.cumsum(extents))[fork] + within // EXTENT_BLOCKS
+        count = np.bincount(extent, weights=accesses, minlength=int(extents.sum()))
+        order = np.lexsort((random.random(len(count)), count, np.repeat(np.arange(len(sizes)), extents)))
+        kept = np.zeros(len(count), dtype=bool)
+        kept[order[int(random.integers(2**halvings)) :: 2**halvings]] = True
+        there = kept[extent]
+        edges = np.append(0, np.cumsum(there))
+        named = np.flatnonzero(self.of_page != NOWHERE)
+        named = named[there[self.of_page[named]]]
+        of_page = np.full(len(self.of_page), NOWHERE, dtype=np.uint32)
+        of_page[named] = edges[self.of_page[named]]
+        return Addresses(
+            of_page=of_page,
+            begins=edges[self.begins],
+            group=self.group,
+            files=edges[self.files].astype(np.uint32),
+        )
 
 
 def lay_out(accesses: Table, snapshot: Table, relations: Table, trace: Trace) -> Addresses:

@@ -39,6 +39,7 @@ class TraceDiskReads(DiskReads):
         self._addresses = lay_out(accesses, snapshot, self._observation.relations, trace)
         in_pool = np.zeros(0, np.uint32) if trace.start is None else trace.start.pages
         self._dirty = dirty_shares(self._addresses, in_pool, snapshot["dirty"][: len(in_pool)])
+        self._caches = self._both(0), self._both(1)
         # The two lists keep what comes back, and hit more often than CLOCK; the tiers of MGLRU may too.
         self._policies = ("clock", "fifo", "two-lists") if inputs.facts.mglru else ("two-lists",)
 
@@ -53,7 +54,7 @@ class TraceDiskReads(DiskReads):
             self._addresses,
             self._dirty,
             self._rules,
-            np.random.default_rng([self._inputs.seed, number]),
+            [self._inputs.seed, number],
         )
 
     def _simulate(self, size_bytes: int, share: Share) -> SizeReads:
@@ -65,6 +66,7 @@ class TraceDiskReads(DiskReads):
         )
         caches = [replace(likely, policy=policy) for policy in self._policies]
         small = [replace(one, capacity_bytes=share.low_bytes) for one in caches]
-        best, *others = self._both(0).at(blocks, [*caches, *small])
-        others += self._both(1).at(blocks, caches)
+        first, second = self._caches
+        best, *others = first.at(blocks, [*caches, *small])
+        others += second.at(blocks, caches)
         return SizeReads(share=share, best=best, others=others)
