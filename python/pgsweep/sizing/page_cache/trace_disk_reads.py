@@ -10,28 +10,29 @@ import numpy as np
 from pgsweep.sizing.page_cache.addresses import lay_out
 from pgsweep.sizing.page_cache.both_caches import BothCaches, PageCache, dirty_shares
 from pgsweep.sizing.page_cache.disk_reads import DiskReads, Inputs, SizeReads
-from pgsweep.sizing.traces.visits import count_visits
-from pgsweep.sizing.traces.warm_start import WarmPools
 from pgsweep.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from pgsweep.sizing.page_cache.memory_shares import Share
-    from pgsweep.sizing.traces.accesses import Trace
+    from pgsweep.sizing.traces.warm_start import WarmPools
 
 
 class TraceDiskReads(DiskReads):
     """Replays a trace.
 
+    Args:
+        inputs: what else is known.
+        pools: of the trace.
+
     Raises:
         UsageError: there are more blocks than can be simulated.
     """
 
-    def __init__(self, inputs: Inputs, trace: Trace) -> None:
+    def __init__(self, inputs: Inputs, pools: WarmPools) -> None:
         super().__init__(inputs)
-        self._trace = trace
+        self._pools = pools
+        self._trace = trace = pools.trace
         self._rules = self._observation.server.rules
-        self._visits = count_visits(trace)
-        self._pools = WarmPools(trace, self._visits, self._rules)
         snapshot = self._observation.table("snapshots")
         first = snapshot["snapshot"] == 0
         snapshot = {name: column[first] for name, column in snapshot.items()}
@@ -49,7 +50,7 @@ class TraceDiskReads(DiskReads):
     def _both(self, number: int) -> BothCaches:
         return BothCaches(
             self._trace,
-            self._visits,
+            self._pools.visits,
             self._pools,
             self._addresses,
             self._dirty,
