@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.page_cache.addresses import Addresses
+from pgsweep.sizing.page_cache.addresses import NOWHERE, Addresses
 from pgsweep.sizing.page_cache.both_caches import BothCaches, PageCache
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools
@@ -68,7 +68,7 @@ def test_a_short_stretch_predicts_what_reaches_the_disk(exponent: float) -> None
         addresses,
         np.zeros(1),
         RULES,
-        np.random.default_rng(0),
+        [0],
     )
     for pool, cache in ((1_000, 5_000), (4_000, 4_000)):
         (found,) = caches.at(pool, [cache_of(cache, READAHEAD_BYTES)])
@@ -99,8 +99,58 @@ def test_what_the_pool_evicts_dirty_is_written_into_the_page_cache() -> None:
     pools = WarmPools(trace, visits, RULES)
     shares = []
     for dirty in (0.0, 1.0):
-        random = np.random.default_rng(0)
-        caches = BothCaches(trace, visits, pools, addresses, np.array([dirty]), RULES, random)
+        caches = BothCaches(trace, visits, pools, addresses, np.array([dirty]), RULES, [0])
         (found,) = caches.at(2_000, [replace(cache_of(3_000), policy="fifo")])
         shares.append(found.disk_share)
     assert shares[1] < shares[0] - 0.01
+
+
+def test_a_sample_of_the_blocks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extents of neighbours stay together, and both caches are smaller by the same factor."""
+    pages = zipf(0.8, 300_000)
+    named, dense = np.unique(pages, return_inverse=True)
+    trace = from_ids(dense.astype(np.uint32), np.arange(len(pages)) / PER_SECOND)
+    trace = replace(trace, group_pages=np.array([float(BLOCKS)]))
+    addresses = Addresses(
+        of_page=named.astype(np.uint32),
+        begins=np.array([0, BLOCKS]),
+        group=np.array([0]),
+        files=np.array([0, BLOCKS], np.uint32),
+    )
+    visits = count_visits(trace)
+    pools = WarmPools(trace, visits, RULES)
+    found = []
+    for halvings in (0, 1):
+        monkeypatch.setattr(
+            "pgsweep.sizing.page_cache.both_caches.halvings_of", lambda *_, halvings=halvings: halvings
+        )
+        caches = BothCaches(trace, visits, pools, addresses, np.zeros(1), RULES, [0])
+        found.append(caches.at(3_000, [cache_of(6_000)])[0])
+    whole, half = found
+    assert half.misses == pytest.approx(whole.misses / 2, rel=0.05)
+    assert half.disk_share == pytest.approx(whole.disk_share, abs=0.015)
+    assert half.twice_blocks == pytest.approx(whole.twice_blocks, rel=0.05)
+    assert half.all_misses == pytest.approx(whole.all_misses, rel=0.05)
+    assert half.turnovers == pytest.approx(whole.turnovers, rel=0.1)
+
+
+def test_a_sample_keeps_neighbours_and_the_order_of_blocks() -> None:
+    begins = np.array([0, 1000, 1000, 5000])
+    addresses = Addresses(
+        of_page=np.array([999, NOWHERE, *range(1000, 5000)], dtype=np.uint32),
+        begins=begins,
+        group=np.array([0, 1, 0]),
+        files=np.array([0, 1000, 1000, 3000, 5000], np.uint32),
+    )
+    accesses = np.random.default_rng(1).integers(0, 9, 5000)
+    assert addresses.sampled(accesses, 0, np.random.default_rng(0)) is addresses
+    sample = addresses.sampled(accesses, 2, np.random.default_rng(0))
+    assert sample.of_page[1] == NOWHERE
+    kept = np.flatnonzero(sample.of_page[2:] != NOWHERE)
+    assert (np.diff(sample.of_page[2:][kept].astype(np.int64)) == 1).all()
+    assert len(kept) == pytest.approx(1000, abs=40)
+    assert set(np.bincount(kept // 32, minlength=125).tolist()) == {0, 32}
+    assert sample.blocks == sample.files[-1]
+    assert sample.begins[1] == sample.begins[2] == sample.blocks - len(kept)
+    share = accesses[1000:][kept].sum() / accesses[1000:].sum()
+    assert share == pytest.approx(0.25, abs=0.01)

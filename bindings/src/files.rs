@@ -2,13 +2,25 @@
 
 use numpy::ndarray::Array1;
 use numpy::{IntoPyArray, PyReadonlyArray1};
-use pgsweep_core::files::{access_files as core_access_files, FileRequest};
+use pgsweep_core::files::{access_files as core_access_files, FileRequest, PageCache};
 use pgsweep_core::page_cache::Policy;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrays::{copied, maybe_copied};
+
+/// Return the policy of a name.
+pub fn policy_of(name: &str) -> PyResult<Policy> {
+    match name {
+        "two-lists" => Ok(Policy::TwoLists),
+        "fifo" => Ok(Policy::Fifo),
+        "clock" => Ok(Policy::Clock),
+        _ => Err(PyValueError::new_err(format!(
+            "no policy is called `{name}`: two-lists, fifo and clock are"
+        ))),
+    }
+}
 
 /// Take blocks of files through a page cache.
 #[pyfunction]
@@ -32,16 +44,6 @@ pub fn access_files<'py>(
     resident: Option<PyReadonlyArray1<'py, u32>>,
     refaulted_from: u64,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let policy = match policy {
-        "two-lists" => Policy::TwoLists,
-        "fifo" => Policy::Fifo,
-        "clock" => Policy::Clock,
-        _ => {
-            return Err(PyValueError::new_err(format!(
-                "no policy is called `{policy}`: two-lists, fifo and clock are"
-            )))
-        }
-    };
     let blocks = copied(&blocks)?;
     let files = copied(&files)?;
     let operations = maybe_copied(operations.as_ref())?;
@@ -53,11 +55,14 @@ pub fn access_files<'py>(
         operations: operations.as_deref(),
         streams: streams.as_deref(),
         files: &files,
-        pages_per_block,
-        capacity_pages,
-        readahead_pages,
-        folio_order,
-        policy,
+        cache: PageCache {
+            pages_per_block,
+            capacity_pages,
+            readahead_pages,
+            folio_order,
+            policy: policy_of(policy)?,
+            pages_each: 1.0,
+        },
         gathered: gathered.as_deref(),
         resident: &resident,
         refaulted_from,

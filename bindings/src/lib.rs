@@ -6,6 +6,7 @@
 #![allow(clippy::needless_pass_by_value, clippy::too_many_arguments)]
 
 mod arrays;
+mod both_caches;
 mod files;
 mod interchange;
 #[cfg(all(feature = "probe", target_os = "linux"))]
@@ -31,6 +32,8 @@ mod _native {
     use pgsweep_core::trace;
     use pyo3::types::PyModuleMethods;
 
+    #[pymodule_export]
+    use crate::both_caches::{both_caches, FileCache, FileSpace, Past};
     #[pymodule_export]
     use crate::files::access_files;
     #[pymodule_export]

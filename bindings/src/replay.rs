@@ -20,14 +20,15 @@ type U8<'py> = PyReadonlyArray1<'py, u8>;
 type U32<'py> = PyReadonlyArray1<'py, u32>;
 type U64<'py> = PyReadonlyArray1<'py, u64>;
 
-fn value_error(error: impl std::fmt::Display) -> PyErr {
+/// Return the error for parts that do not fit together.
+pub(crate) fn value_error(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
 /// How one version of the server with given settings treats its buffers.
 #[pyclass(frozen, eq, skip_from_py_object, module = "pgsweep._native")]
 #[derive(Clone, Copy, PartialEq)]
-pub struct Rules(CoreRules);
+pub struct Rules(pub(crate) CoreRules);
 
 #[pymethods]
 impl Rules {
@@ -158,7 +159,7 @@ impl PoolContents {
 }
 
 impl PoolContents {
-    fn contents(&self) -> Contents<'_> {
+    pub(crate) fn contents(&self) -> Contents<'_> {
         Contents {
             pages: &self.pages,
             usage_counts: &self.usage_counts,
@@ -169,7 +170,7 @@ impl PoolContents {
 }
 
 /// The parts of a trace as Python gives them, copied (see [`crate::arrays`]).
-struct TraceArrays {
+pub(crate) struct TraceArrays {
     pages: Vec<u32>,
     flags: Option<Vec<u8>>,
     owner_access: Vec<u64>,
@@ -178,7 +179,7 @@ struct TraceArrays {
 }
 
 impl TraceArrays {
-    fn copied(
+    pub(crate) fn copied(
         pages: U32<'_>,
         flags: Option<U8<'_>>,
         owner_access: Option<U64<'_>>,
@@ -194,7 +195,7 @@ impl TraceArrays {
         })
     }
 
-    fn trace(&self) -> Trace<'_> {
+    pub(crate) fn trace(&self) -> Trace<'_> {
         Trace {
             pages: &self.pages,
             flags: self.flags.as_deref(),
@@ -211,15 +212,17 @@ fn contents(warm: Option<&Py<PoolContents>>) -> Option<Contents<'_>> {
     warm.map(|warm| warm.get().contents())
 }
 
+/// Return a number of blocks as the simulator counts them.
+pub(crate) fn block_count(size: u64) -> PyResult<u32> {
+    u32::try_from(size).map_err(|_| {
+        value_error(format!(
+            "a pool of {size} blocks is larger than any server accepts"
+        ))
+    })
+}
+
 fn blocks(sizes: &[u64]) -> PyResult<Vec<u32>> {
-    let fits = |&size: &u64| {
-        u32::try_from(size).map_err(|_| {
-            value_error(format!(
-                "a pool of {size} blocks is larger than any server accepts"
-            ))
-        })
-    };
-    sizes.iter().map(fits).collect()
+    sizes.iter().copied().map(block_count).collect()
 }
 
 /// Replay a trace through pools of many sizes and count their misses.

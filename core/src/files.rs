@@ -5,7 +5,9 @@
 //! window; a lone read is read as it is, unless more pages before it are cached than it has itself. A window that
 //! goes on has larger folios each time, where the file system allows them.
 
-use std::collections::HashMap;
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
 
 use crate::page_cache::{PageLists, Policy, MAX_FOLIO_ORDER, MIN_CAPACITY_PAGES};
 use crate::trace::{refuse, InputError};
@@ -25,6 +27,24 @@ pub enum Operation {
     Drop = 2,
 }
 
+/// A page cache, and how its kernel reads.
+#[derive(Clone, Copy, Debug)]
+pub struct PageCache {
+    /// Kernel pages in a block: 2 for 8 kB.
+    pub pages_per_block: u32,
+    /// The size of the page cache.
+    pub capacity_pages: u32,
+    /// `read_ahead_kb` in pages; 0 means none.
+    pub readahead_pages: u32,
+    /// The largest folio of the file system, as a power of two; 0 where all are of one page.
+    pub folio_order: u8,
+    /// What is evicted.
+    pub policy: Policy,
+    /// How many pages each one stands for, where a sample is simulated: how long the inactive list must be depends on the
+    /// size of the whole page cache.
+    pub pages_each: f64,
+}
+
 /// What to do, to which page cache.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRequest<'a> {
@@ -36,16 +56,8 @@ pub struct FileRequest<'a> {
     pub streams: Option<&'a [u32]>,
     /// The first block of each file, ascending from 0, and where the last one ends.
     pub files: &'a [u32],
-    /// Kernel pages in a block: 2 for 8 kB.
-    pub pages_per_block: u32,
-    /// The size of the page cache.
-    pub capacity_pages: u32,
-    /// `read_ahead_kb` in pages; 0 means none.
-    pub readahead_pages: u32,
-    /// The largest folio of the file system, as a power of two; 0 where all are of one page.
-    pub folio_order: u8,
-    /// What is evicted.
-    pub policy: Policy,
+    /// What they go through.
+    pub cache: PageCache,
     /// Before which operations, ascending, the kernel gathers its statistics (every 2 s); nothing means that they are
     /// never old.
     pub gathered: Option<&'a [u64]>,
@@ -88,11 +100,14 @@ struct File {
     end: u32,
 }
 
-struct Reads<'a> {
-    request: &'a FileRequest<'a>,
+/// Files read through a page cache.
+pub(crate) struct FileCache<'a> {
+    cache: PageCache,
+    /// The first block of each file, and where the last one ends.
+    begins: &'a [u32],
     lists: PageLists,
     files: Vec<File>,
-    windows: HashMap<(u32, u32), Window>,
+    windows: FxHashMap<(u32, u32), Window>,
     disk_pages: u32,
 }
 
@@ -101,106 +116,51 @@ struct Reads<'a> {
 /// # Errors
 /// Where the parts of the request do not fit together.
 pub fn access_files(request: &FileRequest<'_>) -> Result<FileOutcomes, InputError> {
-    let files = check(request)?;
-    let per_block = request.pages_per_block;
-    let n_pages = files.last().map_or(0, |file| file.end);
-    let mut reads = Reads {
-        request,
-        lists: PageLists::new(n_pages, request.capacity_pages, request.policy),
-        files,
-        windows: HashMap::new(),
-        disk_pages: 0,
-    };
-    for &block in request.resident {
-        let (_, first) = reads.place(block);
-        for page in first..first + per_block {
-            if !reads.lists.has(page) {
-                reads.lists.add(page, 0, false);
-                reads.lists.access(page);
-            }
-        }
-    }
+    let mut files = FileCache::new(request.files, request.cache, request.resident)?;
+    check_operations(request)?;
     let n = request.blocks.len();
     let mut outcomes = FileOutcomes {
         missing_pages: Vec::with_capacity(n),
         disk_pages: Vec::with_capacity(n),
         ..FileOutcomes::default()
     };
-    let mut refaulted_before = reads.lists.refaulted();
+    let mut refaulted_before = files.refaulted();
     if request.gathered.is_some() {
-        reads.lists.gather_statistics();
+        files.gather_statistics();
     }
     let mut gathered = request.gathered.unwrap_or_default();
     for (k, &block) in request.blocks.iter().enumerate() {
         while let Some((_, later)) = gathered.split_first().filter(|&(&at, _)| at <= k as u64) {
-            reads.lists.gather_statistics();
+            files.gather_statistics();
             gathered = later;
         }
         if k as u64 == request.refaulted_from {
-            refaulted_before = reads.lists.refaulted();
+            refaulted_before = files.refaulted();
         }
         let operation = request.operations.map_or(0, |operations| operations[k]);
-        let (file, first) = reads.place(block);
-        let mut missing = 0;
-        reads.disk_pages = 0;
-        for page in first..first + per_block {
-            let there = reads.lists.has(page);
-            if operation == Operation::Drop as u8 {
-                reads.lists.remove(page);
-            } else if !there && operation == Operation::Write as u8 {
-                reads.lists.add(page, 0, true);
-            }
-            missing += u8::from(!there && operation == Operation::Read as u8);
-        }
-        if operation == Operation::Read as u8 {
-            let stream = request.streams.map_or(0, |streams| streams[k]);
-            reads.read(file, first, stream);
-        }
+        let (missing, disk) = if operation == Operation::Drop as u8 {
+            files.drop_block(block)
+        } else if operation == Operation::Write as u8 {
+            files.write(block)
+        } else {
+            files.read(block, request.streams.map_or(0, |streams| streams[k]))
+        };
         outcomes.missing_pages.push(missing);
-        outcomes.disk_pages.push(reads.disk_pages);
+        outcomes.disk_pages.push(disk);
     }
     let n_blocks = request.files.last().copied().unwrap_or(0);
-    let cached = |block: u32| {
-        let (_, first) = reads.place(block);
-        let pages = first..first + per_block;
-        pages.filter(|&page| reads.lists.has(page)).count() as u8
-    };
-    outcomes.cached_pages = (0..n_blocks).map(cached).collect();
+    outcomes.cached_pages = (0..n_blocks).map(|block| files.cached(block)).collect();
     outcomes.refaulted_pages = if request.refaulted_from < n as u64 {
-        reads.lists.refaulted() - refaulted_before
+        files.refaulted() - refaulted_before
     } else {
         0
     };
-    outcomes.active_pages = reads.lists.active();
+    outcomes.active_pages = files.lists.active();
     Ok(outcomes)
 }
 
-/// Check a request; also number the pages of its files, each from where the largest folio may begin.
-fn check(request: &FileRequest<'_>) -> Result<Vec<File>, InputError> {
-    let n_blocks = match (request.files.first(), request.files.last()) {
-        (Some(0), Some(&n)) if request.files.windows(2).all(|w| w[0] <= w[1]) => n,
-        _ => refuse!("the first blocks of files ascend from 0"),
-    };
-    if !(1..=64).contains(&request.pages_per_block) || request.folio_order > MAX_FOLIO_ORDER {
-        refuse!(
-            "blocks of {} pages, or folios of 2^{} pages, do not exist",
-            request.pages_per_block,
-            request.folio_order
-        );
-    }
-    let least = MIN_CAPACITY_PAGES.max(4 << request.folio_order);
-    if request.capacity_pages < least {
-        refuse!(
-            "a page cache of {} pages is too small: {least} are the least",
-            request.capacity_pages
-        );
-    }
-    if request.readahead_pages > MAX_READAHEAD_PAGES {
-        refuse!(
-            "{} pages are more than any kernel reads ahead",
-            request.readahead_pages
-        );
-    }
+/// Check what is asked for, apart from the cache and its files.
+fn check_operations(request: &FileRequest<'_>) -> Result<(), InputError> {
     let n = request.blocks.len();
     if request.operations.is_some_and(|all| all.len() != n)
         || request.streams.is_some_and(|all| all.len() != n)
@@ -211,16 +171,53 @@ fn check(request: &FileRequest<'_>) -> Result<Vec<File>, InputError> {
     if !request.operations.map_or(true, known) {
         refuse!("an operation is 0 (read), 1 (write) or 2 (drop)");
     }
-    let mut blocks = request.blocks.iter().chain(request.resident);
-    if blocks.any(|&block| block >= n_blocks) {
+    check_blocks(request.files, request.blocks)
+}
+
+/// Check that blocks lie in files that begin there.
+pub(crate) fn check_blocks(begins: &[u32], blocks: &[u32]) -> Result<(), InputError> {
+    let n_blocks = begins.last().copied().unwrap_or(0);
+    if blocks.iter().any(|&block| block >= n_blocks) {
         refuse!("a block is not below {n_blocks}, where the last file ends");
     }
-    let align = 1 << request.folio_order;
+    Ok(())
+}
+
+/// Number the pages of files, each from where the largest folio may begin.
+fn lay_out(begins: &[u32], cache: &PageCache) -> Result<Vec<File>, InputError> {
+    let n_blocks = match (begins.first(), begins.last()) {
+        (Some(0), Some(&n)) if begins.windows(2).all(|w| w[0] <= w[1]) => n,
+        _ => refuse!("the first blocks of files ascend from 0"),
+    };
+    if !(1..=64).contains(&cache.pages_per_block) || cache.folio_order > MAX_FOLIO_ORDER {
+        refuse!(
+            "blocks of {} pages, or folios of 2^{} pages, do not exist",
+            cache.pages_per_block,
+            cache.folio_order
+        );
+    }
+    let least = MIN_CAPACITY_PAGES.max(4 << cache.folio_order);
+    if cache.capacity_pages < least {
+        refuse!(
+            "a page cache of {} pages is too small: {least} are the least",
+            cache.capacity_pages
+        );
+    }
+    if !cache.pages_each.is_finite() || cache.pages_each <= 0.0 {
+        refuse!("a page cannot stand for {} pages", cache.pages_each);
+    }
+    if cache.readahead_pages > MAX_READAHEAD_PAGES {
+        refuse!(
+            "{} pages are more than any kernel reads ahead",
+            cache.readahead_pages
+        );
+    }
+    let align = 1 << cache.folio_order;
     let mut end = 0_u64;
-    let mut files = Vec::with_capacity(request.files.len() - 1);
-    for pair in request.files.windows(2) {
+    let mut files = Vec::with_capacity(begins.len() - 1);
+    for pair in begins.windows(2) {
         let first = end.next_multiple_of(align);
-        end = first + u64::from(pair[1] - pair[0]) * u64::from(request.pages_per_block);
+        end = first + u64::from(pair[1] - pair[0]) * u64::from(cache.pages_per_block);
         if end > u64::from(u32::MAX - 4 * MAX_READAHEAD_PAGES) {
             refuse!("{n_blocks} blocks are more than can be simulated");
         }
@@ -232,18 +229,103 @@ fn check(request: &FileRequest<'_>) -> Result<Vec<File>, InputError> {
     Ok(files)
 }
 
-impl Reads<'_> {
+impl<'a> FileCache<'a> {
+    /// Files of which some blocks are cached already, each named once, in the order in which they were read.
+    ///
+    /// # Errors
+    /// Where there is no such page cache, or a block lies in no file.
+    pub fn new(begins: &'a [u32], cache: PageCache, resident: &[u32]) -> Result<Self, InputError> {
+        let files = lay_out(begins, &cache)?;
+        check_blocks(begins, resident)?;
+        let n_pages = files.last().map_or(0, |file| file.end);
+        let mut all = Self {
+            cache,
+            begins,
+            lists: PageLists::new(
+                n_pages,
+                cache.capacity_pages,
+                cache.policy,
+                cache.pages_each,
+            ),
+            files,
+            windows: FxHashMap::default(),
+            disk_pages: 0,
+        };
+        for &block in resident {
+            for page in all.pages(block) {
+                if !all.lists.has(page) {
+                    all.lists.add(page, 0, false);
+                    all.lists.access(page);
+                }
+            }
+        }
+        Ok(all)
+    }
+
     /// The file of a block, and its first page.
     fn place(&self, block: u32) -> (usize, u32) {
-        let begins = self.request.files;
-        let file = begins.partition_point(|&first| first <= block) - 1;
-        let within = (block - begins[file]) * self.request.pages_per_block;
+        let file = self.begins.partition_point(|&first| first <= block) - 1;
+        let within = (block - self.begins[file]) * self.cache.pages_per_block;
         (file, self.files[file].first + within)
     }
 
+    fn pages(&self, block: u32) -> Range<u32> {
+        let (_, first) = self.place(block);
+        first..first + self.cache.pages_per_block
+    }
+
+    /// Whether all pages of a block are cached.
+    pub fn is_cached(&self, block: u32) -> bool {
+        self.pages(block).all(|page| self.lists.has(page))
+    }
+
+    /// How many pages of a block are cached.
+    fn cached(&self, block: u32) -> u8 {
+        let there = |&page: &u32| self.lists.has(page);
+        self.pages(block).filter(there).count() as u8
+    }
+
+    /// From now on the kernel goes by its statistics as they are at this moment.
+    pub fn gather_statistics(&mut self) {
+        self.lists.gather_statistics();
+    }
+
+    /// Pages that came back after an eviction.
+    pub fn refaulted(&self) -> u64 {
+        self.lists.refaulted()
+    }
+
+    /// Drop a block with its file, or truncate it; nothing is missing and nothing read, as by [`Self::write`].
+    pub fn drop_block(&mut self, block: u32) -> (u8, u32) {
+        for page in self.pages(block) {
+            self.lists.remove(page);
+        }
+        (0, 0)
+    }
+
+    /// Write a whole block.
+    pub fn write(&mut self, block: u32) -> (u8, u32) {
+        for page in self.pages(block) {
+            if !self.lists.has(page) {
+                self.lists.add(page, 0, true);
+            }
+        }
+        (0, 0)
+    }
+
+    /// Read a block through an open file: how many of its pages are missing, and how many come from disk.
+    pub fn read(&mut self, block: u32, stream: u32) -> (u8, u32) {
+        let (file, first) = self.place(block);
+        let pages = first..first + self.cache.pages_per_block;
+        let missing = pages.filter(|&page| !self.lists.has(page)).count();
+        self.disk_pages = 0;
+        self.read_pages(file, first, stream);
+        (missing as u8, self.disk_pages)
+    }
+
     /// `filemap_read` of one block.
-    fn read(&mut self, file: usize, first: u32, stream: u32) {
-        let end = first + self.request.pages_per_block;
+    fn read_pages(&mut self, file: usize, first: u32, stream: u32) {
+        let end = first + self.cache.pages_per_block;
         let key = (stream, file as u32);
         let file = self.files[file];
         let mut window = self.windows.get(&key).copied().unwrap_or_default();
@@ -321,10 +403,10 @@ impl Reads<'_> {
         if window.start >= file.end {
             return;
         }
-        if self.request.folio_order == 0 {
+        if self.cache.folio_order == 0 {
             return self.fetch_pages(window.start, window.size, window.ahead, file);
         }
-        let largest = window.order.min(self.request.folio_order);
+        let largest = window.order.min(self.cache.folio_order);
         window.order = largest.min(window.size.ilog2() as u8);
         let limit = window.start.saturating_add(window.size).min(file.end);
         let mark = window.start + window.size - window.ahead;
@@ -353,7 +435,7 @@ impl Reads<'_> {
 
     /// `page_cache_sync_ra`: a page is missing.
     fn sync_readahead(&mut self, window: &mut Window, page: u32, wanted: u32, file: File) {
-        let most = self.request.readahead_pages;
+        let most = self.cache.readahead_pages;
         if most == 0 {
             return self.fetch_pages(page, wanted, 0, file);
         }
@@ -390,7 +472,7 @@ impl Reads<'_> {
         wanted: u32,
         file: File,
     ) {
-        let most = self.request.readahead_pages;
+        let most = self.cache.readahead_pages;
         if most == 0 {
             return;
         }

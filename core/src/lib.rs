@@ -3,6 +3,7 @@
 //! Pure algorithms: no Python, no SQL, no system calls, no printing.
 #![forbid(unsafe_code)]
 
+pub mod both_caches;
 mod buffers;
 mod chunk;
 pub mod dense;
@@ -12,6 +13,7 @@ pub mod model;
 pub mod objects;
 pub mod page_cache;
 mod parallel;
+pub mod past;
 mod random;
 /// What a pool holds.
 pub mod pool {

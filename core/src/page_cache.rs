@@ -51,24 +51,33 @@ const ACTIVE: u8 = 2;
 const REFERENCED: u8 = 4;
 /// Set where readahead goes on when the page is read (`PG_readahead`).
 const MARKED: u8 = 8;
-/// Absent, and `evicted_at` holds the age at its eviction.
+/// Absent, and `next` holds the age at its eviction.
 const SHADOW: u8 = 16;
 
 const INACTIVE: usize = 0;
+
+/// What is known of a page, side by side: what looks at one part of it looks at others too.
+#[derive(Clone, Copy, Debug, Default)]
+struct Page {
+    /// Of a folio's first page, the one towards the tail; of an evicted page, the age at its eviction.
+    next: u32,
+    /// Of a folio's first page, the one towards the head.
+    previous: u32,
+    /// Whether a page is there or was, and on a folio's first page its flags.
+    state: u8,
+    /// The order of the folio of a page that is there.
+    order: u8,
+}
 
 /// The pages of all files in one page cache of limited size.
 #[derive(Clone, Debug)]
 pub(crate) struct PageLists {
     policy: Policy,
     capacity: u32,
-    /// By first page of a folio, and behind the pages one ring's head by list: towards the tail, towards the head.
-    next: Vec<u32>,
-    previous: Vec<u32>,
-    /// Whether a page is there or was, and on a folio's first page its flags.
-    state: Vec<u8>,
-    /// The order of the folio of each page that is there.
-    order: Vec<u8>,
-    evicted_at: Vec<u32>,
+    /// How many pages each one stands for.
+    each: f64,
+    /// All pages, and behind them the head of each list's ring.
+    pages: Vec<Page>,
     /// Pages on each list.
     length: [u32; 2],
     /// `lruvec->nonresident_age`; differences only are used, so it may wrap.
@@ -82,19 +91,17 @@ pub(crate) struct PageLists {
 }
 
 impl PageLists {
-    pub fn new(n_pages: u32, capacity: u32, policy: Policy) -> Self {
-        let n = n_pages as usize;
-        let mut links = vec![0; n + 2];
-        links[n] = n_pages;
-        links[n + 1] = n_pages + 1;
+    pub fn new(n_pages: u32, capacity: u32, policy: Policy, each: f64) -> Self {
+        let mut pages = vec![Page::default(); n_pages as usize + 2];
+        for head in n_pages..n_pages + 2 {
+            pages[head as usize].next = head;
+            pages[head as usize].previous = head;
+        }
         Self {
             policy,
             capacity,
-            next: links.clone(),
-            previous: links,
-            state: vec![0; n],
-            order: vec![0; n],
-            evicted_at: vec![0; n],
+            each,
+            pages,
             length: [0; 2],
             age: 0,
             activated: 0,
@@ -119,7 +126,7 @@ impl PageLists {
 
     #[inline]
     pub fn has(&self, page: u32) -> bool {
-        self.state[page as usize] & PRESENT != 0
+        self.pages[page as usize].state & PRESENT != 0
     }
 
     /// Pages that came back after an eviction (`WORKINGSET_REFAULT_FILE`).
@@ -135,20 +142,20 @@ impl PageLists {
     /// The first page of the folio of a present page, and how many it has.
     #[inline]
     pub fn folio(&self, page: u32) -> (u32, u32) {
-        let size = 1 << self.order[page as usize];
+        let size = 1 << self.pages[page as usize].order;
         (page & !(size - 1), size)
     }
 
     /// Note that readahead goes on when the folio that begins here is read.
     pub fn mark(&mut self, first: u32) {
-        self.state[first as usize] |= MARKED;
+        self.pages[first as usize].state |= MARKED;
     }
 
     /// Whether readahead goes on at a page's folio; only once.
     #[inline]
     pub fn take_mark(&mut self, page: u32) -> bool {
         let (first, _) = self.folio(page);
-        let state = &mut self.state[first as usize];
+        let state = &mut self.pages[first as usize].state;
         let marked = *state & MARKED != 0;
         *state &= !MARKED;
         marked
@@ -158,14 +165,14 @@ impl PageLists {
     #[inline]
     pub fn access(&mut self, page: u32) {
         let (first, size) = self.folio(page);
-        let state = self.state[first as usize];
+        let state = self.pages[first as usize].state;
         let twice = state & (REFERENCED | ACTIVE) == REFERENCED;
         if !twice || self.policy != Policy::TwoLists {
-            self.state[first as usize] = state | REFERENCED;
+            self.pages[first as usize].state = state | REFERENCED;
             return;
         }
         self.unlink(first);
-        self.state[first as usize] = (state & !REFERENCED) | ACTIVE;
+        self.pages[first as usize].state = (state & !REFERENCED) | ACTIVE;
         self.link(first);
         self.age = self.age.wrapping_add(size);
     }
@@ -178,17 +185,18 @@ impl PageLists {
         }
         let mut shadow = None;
         for page in first as usize..(first + size) as usize {
-            if self.state[page] & SHADOW != 0 {
-                shadow = Some(self.evicted_at[page]);
+            let page = &mut self.pages[page];
+            if page.state & SHADOW != 0 {
+                shadow = Some(page.next);
             }
-            self.state[page] = PRESENT;
-            self.order[page] = order;
+            page.state = PRESENT;
+            page.order = order;
         }
         if let Some(evicted_at) = shadow.filter(|_| !by_write) {
             self.refaulted += u64::from(size);
             let distance = self.age.wrapping_sub(evicted_at);
             if self.policy == Policy::TwoLists && distance <= self.known_length()[1] {
-                self.state[first as usize] |= ACTIVE;
+                self.pages[first as usize].state |= ACTIVE;
                 self.age = self.age.wrapping_add(size);
                 self.activated += u64::from(size);
             }
@@ -201,41 +209,44 @@ impl PageLists {
         if self.has(page) {
             let (first, size) = self.folio(page);
             self.unlink(first);
-            self.state[first as usize..(first + size) as usize].fill(0);
+            self.pages[first as usize..(first + size) as usize].fill(Page::default());
         }
-        self.state[page as usize] = 0;
+        self.pages[page as usize].state = 0;
     }
 
     fn list_of(&self, first: u32) -> usize {
-        usize::from(self.state[first as usize] & ACTIVE != 0)
+        usize::from(self.pages[first as usize].state & ACTIVE != 0)
     }
 
     fn head(&self, list: usize) -> usize {
-        self.state.len() + list
+        self.pages.len() - 2 + list
     }
 
     fn link(&mut self, first: u32) {
         let list = self.list_of(first);
         let head = self.head(list);
-        let second = self.next[head];
-        self.next[first as usize] = second;
-        self.previous[first as usize] = head as u32;
-        self.next[head] = first;
-        self.previous[second as usize] = first;
-        self.length[list] += 1 << self.order[first as usize];
+        let second = self.pages[head].next;
+        self.pages[first as usize].next = second;
+        self.pages[first as usize].previous = head as u32;
+        self.pages[head].next = first;
+        self.pages[second as usize].previous = first;
+        self.length[list] += 1 << self.pages[first as usize].order;
     }
 
     fn unlink(&mut self, first: u32) {
-        let (before, after) = (self.previous[first as usize], self.next[first as usize]);
-        self.next[before as usize] = after;
-        self.previous[after as usize] = before;
-        self.length[self.list_of(first)] -= 1 << self.order[first as usize];
+        let (before, after) = (
+            self.pages[first as usize].previous,
+            self.pages[first as usize].next,
+        );
+        self.pages[before as usize].next = after;
+        self.pages[after as usize].previous = before;
+        self.length[self.list_of(first)] -= 1 << self.pages[first as usize].order;
     }
 
     /// The inactive list is shorter than the active one allows (`inactive_is_low`).
     fn inactive_is_low(&self) -> bool {
         let [inactive, active] = self.known_length().map(u64::from);
-        let gigabytes = (inactive + active) >> GIGABYTE_SHIFT;
+        let gigabytes = ((inactive + active) as f64 * self.each) as u64 >> GIGABYTE_SHIFT;
         let ratio = if gigabytes == 0 {
             1
         } else {
@@ -261,7 +272,11 @@ impl PageLists {
         for priority in (0..=FIRST_PRIORITY).rev() {
             let returned = self.known_activated() != self.activated_before;
             let deactivate = force || returned || self.inactive_is_low();
-            let mut left = self.length.map(|pages| pages >> priority);
+            // In proportion to the lists as they are, where a page stands for many.
+            let scanned = |pages: u32| {
+                ((f64::from(pages) * self.each) as u64 >> priority).min(u64::from(pages))
+            };
+            let mut left = self.length.map(|pages| scanned(pages) as u32);
             let mut here = 0;
             while left != [0, 0] && here < wanted {
                 let part = left.map(|pages| pages.min(CLUSTER_PAGES));
@@ -285,19 +300,19 @@ impl PageLists {
         let mut scanned = 0;
         let mut evicted = 0;
         while scanned < scan {
-            let first = self.previous[head];
+            let first = self.pages[head].previous;
             let (_, size) = self.folio(first);
             scanned += size;
             self.unlink(first);
-            let state = self.state[first as usize];
+            let state = self.pages[first as usize].state;
             if self.policy == Policy::Clock && state & REFERENCED != 0 {
-                self.state[first as usize] = state & !REFERENCED;
+                self.pages[first as usize].state = state & !REFERENCED;
                 self.link(first);
                 continue;
             }
             for page in first as usize..(first + size) as usize {
-                self.state[page] = SHADOW;
-                self.evicted_at[page] = self.age;
+                self.pages[page].state = SHADOW;
+                self.pages[page].next = self.age;
             }
             self.age = self.age.wrapping_add(size);
             evicted += size;
@@ -310,11 +325,32 @@ impl PageLists {
         let scan = scan.min(self.length[1]);
         let mut scanned = 0;
         while scanned < scan {
-            let first = self.previous[head];
+            let first = self.pages[head].previous;
             scanned += self.folio(first).1;
             self.unlink(first);
-            self.state[first as usize] &= !ACTIVE;
+            self.pages[first as usize].state &= !ACTIVE;
             self.link(first);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_may_be_active_where_each_page_stands_for_many() {
+        let active = |each| {
+            let mut lists = PageLists::new(4096, 1024, Policy::TwoLists, each);
+            for page in 0..4096 {
+                lists.add(page, 0, false);
+                lists.access(page);
+                lists.access(page);
+            }
+            lists.active()
+        };
+        // Half of a cache below a gigabyte; of 16 GB all but a 13th.
+        assert!((470..=540).contains(&active(1.0)), "{}", active(1.0));
+        assert!((900..=990).contains(&active(4096.0)), "{}", active(4096.0));
     }
 }

@@ -43,6 +43,13 @@ impl Random {
         passed.count()
     }
 
+    /// Bring values into a random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, values: &mut [T]) {
+        for last in (1..values.len()).rev() {
+            values.swap(last, (self.uniform() * (last + 1) as f64) as usize);
+        }
+    }
+
     /// One of these values, each as likely.
     pub fn one_of(&mut self, values: &[f64]) -> Option<f64> {
         let at = (self.uniform() * values.len() as f64) as usize;

@@ -3,7 +3,7 @@
 //! The clock is not a stack algorithm, so every size is simulated. Sizes are dealt to blocks of lanes
 //! ([`crate::lanes`]), and blocks to threads.
 
-use crate::lanes::{LaneResult, Lanes, NullObserver, Seen, Setting, MOST_LANES};
+use crate::lanes::{LaneResult, Lanes, NullObserver, Observer, Seen, Setting, MOST_LANES};
 use crate::parallel;
 use crate::pool::{Contents, NO_PAGE};
 use crate::rules::{Rules, MAX_BUFFERS, MIN_BUFFERS};
@@ -111,19 +111,17 @@ pub fn outcomes(request: &Request<'_>) -> Result<Outcomes, InputError> {
             request.sizes.len()
         );
     }
-    let (setting, last) = prepare(request)?;
-    let setting = Setting {
-        last_of_owner: &last,
-        ..setting
-    };
-    let warm = [request.warm.first().copied().flatten()];
-    let lanes = Lanes::<1>::new(setting, request.sizes, &warm);
+    let warm = request.warm.first().copied().flatten();
     let mut seen = Seen::default();
     seen.outcomes.reserve_exact(request.trace.pages.len());
     seen.evicted.reserve_exact(request.trace.pages.len());
-    let end = request.trace.pages.len() as u64;
-    let mut results = lanes.run(&[0, end], true, &mut seen);
-    let result = results.remove(0);
+    let result = observe(
+        request.trace,
+        request.rules,
+        request.sizes[0],
+        warm,
+        &mut seen,
+    )?;
     Ok(Outcomes {
         outcomes: seen.outcomes,
         evicted_pages: seen.evicted,
@@ -131,6 +129,37 @@ pub fn outcomes(request: &Request<'_>) -> Result<Outcomes, InputError> {
         buffer_usage_counts: result.final_usage,
         hand: result.hand,
     })
+}
+
+/// Replay one pool, and show every access; what it holds at the end is kept.
+///
+/// # Errors
+/// As [`replay`].
+pub(crate) fn observe<O: Observer>(
+    trace: Trace<'_>,
+    rules: Rules,
+    size: u32,
+    warm: Option<Contents<'_>>,
+    observer: &mut O,
+) -> Result<LaneResult, InputError> {
+    let warm = [warm];
+    let request = Request {
+        trace,
+        rules,
+        sizes: &[size],
+        windows: None,
+        groups: None,
+        warm: &warm,
+        threads: None,
+    };
+    let (setting, last) = prepare(&request)?;
+    let setting = Setting {
+        last_of_owner: &last,
+        ..setting
+    };
+    let end = trace.pages.len() as u64;
+    let mut results = Lanes::<1>::new(setting, &[size], &warm).run(&[0, end], true, observer);
+    Ok(results.remove(0))
 }
 
 /// Check a request; also find the last access of each ring's owner.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use pgsweep_core::files::{access_files, FileRequest};
+use pgsweep_core::files::{access_files, FileRequest, PageCache};
 use pgsweep_core::page_cache::Policy;
 use proptest::prelude::*;
 
@@ -413,11 +413,14 @@ proptest! {
             operations: Some(&operations),
             streams: Some(&streams),
             files: &begins,
-            pages_per_block: case.per_block,
-            capacity_pages: case.capacity,
-            readahead_pages: case.readahead,
-            folio_order: case.folio_order,
-            policy: case.policy,
+            cache: PageCache {
+                pages_per_block: case.per_block,
+                capacity_pages: case.capacity,
+                readahead_pages: case.readahead,
+                folio_order: case.folio_order,
+                policy: case.policy,
+                pages_each: 1.0,
+            },
             gathered: case.gathered.as_deref(),
             resident: &case.resident,
             refaulted_from: case.steps.len() as u64 / 3,
@@ -498,11 +501,14 @@ fn what_cannot_be_is_refused() {
         operations: None,
         streams: None,
         files: &[0, 10],
-        pages_per_block: 2,
-        capacity_pages: 256,
-        readahead_pages: 32,
-        folio_order: 0,
-        policy: Policy::TwoLists,
+        cache: PageCache {
+            pages_per_block: 2,
+            capacity_pages: 256,
+            readahead_pages: 32,
+            folio_order: 0,
+            policy: Policy::TwoLists,
+            pages_each: 1.0,
+        },
         gathered: None,
         resident: &[],
         refaulted_from: 0,
@@ -510,7 +516,10 @@ fn what_cannot_be_is_refused() {
     assert_eq!(access_files(&fine).unwrap().missing_pages, [2]);
     let refused = |request: &FileRequest<'_>| access_files(request).unwrap_err().to_string();
     let too_small = FileRequest {
-        capacity_pages: 255,
+        cache: PageCache {
+            capacity_pages: 255,
+            ..fine.cache
+        },
         ..fine
     };
     assert!(refused(&too_small).contains("too small"));

@@ -16,8 +16,11 @@ __all__ = [
     "STRATEGY_MASK",
     "UNCOUNTED",
     "VACUUM",
+    "FileCache",
+    "FileSpace",
     "NextAccesses",
     "ObjectIds",
+    "Past",
     "PoolContents",
     "PoolReader",
     "ReadTimer",
@@ -26,6 +29,7 @@ __all__ = [
     "Tracer",
     "__version__",
     "access_files",
+    "both_caches",
     "build_profile",
     "check_tracing",
     "clock_law",
@@ -264,6 +268,170 @@ def access_files(
     Raises:
         ValueError: a block lies in no file, the cache is too small, or parts do not fit together.
     """
+
+@final
+class FileCache:
+    """Linux's page cache behind a pool.
+
+    Args:
+        capacity_pages, readahead_pages, folio_order, policy, resident: as for `access_files`.
+        writes: what the pool evicts dirty is written into it.
+        pages_each: how many pages each one stands for, where a sample is simulated.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+
+    def __new__(
+        cls,
+        capacity_pages: int,
+        readahead_pages: int,
+        *,
+        folio_order: int = 0,
+        policy: str = "two-lists",
+        resident: NDArray[np.uint32] | None = None,
+        writes: bool = True,
+        pages_each: float = 1.0,
+    ) -> FileCache: ...
+
+@final
+class FileSpace:
+    """Where blocks lie.
+
+    Args:
+        files: as for `access_files`.
+        groups: the first block of each group (such as a relation), and where the last one ends.
+        dirty: how likely a block of each group is dirty when the pool evicts it.
+        gather_seconds: how often the kernel gathers its statistics.
+    """
+
+    def __new__(
+        cls,
+        files: NDArray[np.uint32],
+        groups: NDArray[np.uint32],
+        dirty: NDArray[np.float64],
+        *,
+        gather_seconds: float,
+    ) -> FileSpace: ...
+
+@type_check_only
+class PageCacheReads(TypedDict):
+    """What a page cache made of the pool's misses, once they were counted; G groups."""
+
+    misses: NDArray[np.uint64]  # [G] of the pool
+    waited: NDArray[np.uint64]  # [G] of these, those that found a page missing in the page cache
+    disk_pages: NDArray[np.uint64]  # [G] pages read from disk with them, readahead included
+    refaulted_pages: int  # that came back after an eviction
+    blocks_before: int  # read and written before misses were counted
+    twice_blocks: int  # of the pool, which are in the page cache too at the end
+
+def both_caches(
+    blocks: NDArray[np.uint32],
+    seconds: NDArray[np.float64],
+    space: FileSpace,
+    pool_blocks: int,
+    rules: Rules,
+    behind: Sequence[FileCache],
+    *,
+    counted_from: int,
+    seed: int,
+    flags: NDArray[np.uint8] | None = None,
+    owner_access: NDArray[np.uint64] | None = None,
+    owner: NDArray[np.uint32] | None = None,
+    owner_blocks: NDArray[np.uint32] | None = None,
+    warm: PoolContents | None = None,
+) -> list[PageCacheReads]:
+    """Run accesses through a pool and the page caches behind it; return what each made of the misses.
+
+    Args:
+        blocks: of each access.
+        seconds: when it is, ascending.
+        space: where blocks lie.
+        pool_blocks: size of the pool.
+        rules: the server's rules.
+        behind: the page caches; none knows of the others.
+        counted_from: the first access whose misses are counted.
+        seed: of what is dirty.
+        flags, owner_access, owner, owner_blocks, warm: as for `replay`.
+
+    Raises:
+        ValueError: a block lies in no file, a cache is too small, or parts do not fit together.
+    """
+
+@final
+class Past:
+    """A trace over blocks of files, and an assumed past: the trace with other blocks (core/src/past.rs).
+
+    Args:
+        blocks: of each access.
+        flags, owner_access, owner, owner_blocks: as for `replay`.
+        seconds: when each access is, from the beginning.
+        streams: which open file it goes through.
+        forks: the first block of each fork, and where the last one ends; F forks, B blocks.
+        visits: [B] how often each block was visited.
+        new: [B] which blocks were made during the trace.
+        rates: [R] in visits per second.
+        weights: [F, R] how many blocks of each fork have each rate, in any unit.
+        duration_seconds: of the trace.
+        visit_gap_seconds: accesses to a block that lie closer belong to one visit.
+        seed: of the rates that are drawn.
+
+    Raises:
+        ValueError: parts do not fit together.
+    """
+
+    def __new__(
+        cls,
+        blocks: NDArray[np.uint32],
+        flags: NDArray[np.uint8],
+        seconds: NDArray[np.float64],
+        streams: NDArray[np.uint32],
+        *,
+        owner_access: NDArray[np.uint64],
+        owner: NDArray[np.uint32],
+        owner_blocks: NDArray[np.uint32],
+        forks: NDArray[np.uint32],
+        visits: NDArray[np.uint32],
+        new: NDArray[np.bool_],
+        rates: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        duration_seconds: float,
+        visit_gap_seconds: float,
+        seed: int,
+    ) -> Past: ...
+    def residents(self, absent: NDArray[np.float64], most_blocks: int, *, seed: int) -> NDArray[np.uint32]:
+        """Return blocks that a page cache holds before the past, in the order in which they were read.
+
+        Args:
+            absent: [F, R] how likely a block of each fork and rate is absent from the pool.
+            most_blocks: size of the page cache.
+            seed: of the draw.
+        """
+
+    def both_caches(
+        self,
+        space: FileSpace,
+        pool_blocks: int,
+        rules: Rules,
+        behind: Sequence[FileCache],
+        warm: PoolContents,
+        *,
+        turnovers: float,
+        most_accesses: int,
+        seed: int,
+    ) -> list[PageCacheReads]:
+        """Run the past and then the trace through both caches; misses of the trace are counted.
+
+        Args:
+            space, pool_blocks, rules, behind: as for the function `both_caches`.
+            warm: what the pool holds at first.
+            turnovers: how many blocks the past brings in, for each that the first page cache has room for.
+            most_accesses: of the past.
+            seed: of all draws.
+
+        Raises:
+            ValueError: parts do not fit together.
+        """
 
 @final
 class ObjectIds:

@@ -42,7 +42,7 @@ pub fn draw_accesses(classes: Classes<'_>, visits: usize, seconds: f64, seed: u6
     if below <= 0.0 {
         return Accesses::default();
     }
-    let guide = Guide::new(&ends);
+    let guide = Guide::new(ends);
     let pages_a_visit: Vec<f64> = classes
         .visits
         .iter()
@@ -79,16 +79,17 @@ pub fn draw_accesses(classes: Classes<'_>, visits: usize, seconds: f64, seed: u6
 }
 
 /// Finds the class of a random number in about one look.
-struct Guide<'a> {
-    ends: &'a [f64],
+#[derive(Clone, Debug)]
+pub(crate) struct Guide {
+    ends: Vec<f64>,
     /// The last class that has visits.
     last: usize,
     /// The first class that a number can have, by its leading bits.
     first: Vec<u32>,
 }
 
-impl<'a> Guide<'a> {
-    fn new(ends: &'a [f64]) -> Self {
+impl Guide {
+    pub fn new(ends: Vec<f64>) -> Self {
         let size = (16 * ends.len()).next_power_of_two();
         let total = ends[ends.len() - 1];
         let first = (0..size)
@@ -102,7 +103,7 @@ impl<'a> Guide<'a> {
     }
 
     /// Return the class of a number from 0 to less than 1, and how many visits of the class lie before it.
-    fn class_of(&self, number: f64) -> (usize, f64) {
+    pub fn class_of(&self, number: f64) -> (usize, f64) {
         let total = self.ends[self.ends.len() - 1];
         let wanted = number * total;
         let mut class = self.first[(number * self.first.len() as f64) as usize] as usize;
@@ -188,7 +189,7 @@ mod tests {
             let mut below = 0.0;
             let ends: Vec<f64> = visits.iter().map(|visits| { below += visits; below }).collect();
             prop_assume!(below > 0.0);
-            let (class, visit) = Guide::new(&ends).class_of(number);
+            let (class, visit) = Guide::new(ends.clone()).class_of(number);
             let searched = ends.partition_point(|end| *end <= number * below);
             prop_assert_eq!(class, searched.min(ends.partition_point(|end| *end < below)));
             prop_assert!((0.0..=ends[class]).contains(&visit));

@@ -94,7 +94,7 @@ def forecast(
             raise no_memory("--ram")
         return result
     measured = MemoryFacts.of(observation.server)
-    if prediction.trace is not None and measured is None:
+    if prediction.pools is not None and measured is None:
         if memory_bytes is None and (change is None or change.huge_pages is None):
             return result
         if change is None or result.points:
@@ -170,7 +170,7 @@ class _Composition:
     def _facts(self, result: PredictResult, memory_bytes: int | None, change: Change | None) -> MemoryFacts:
         """Return what is known of today's memory."""
         facts = self._measured
-        if self._prediction.trace is None:
+        if self._prediction.pools is None:
             from pgsweep.sizing.page_cache.snapshot_disk_reads import memory_facts
 
             named = memory_bytes if change is None else change.memory_bytes or memory_bytes
@@ -215,8 +215,8 @@ class _Composition:
             facts: without it.
             change: if there is one.
         """
-        trace = self._prediction.trace
-        if trace is None:
+        pools = self._prediction.pools
+        if pools is None:
             from pgsweep.sizing.page_cache.snapshot_disk_reads import SnapshotDiskReads, disk_share_today
 
             fitted = self._prediction.estimate.fitted
@@ -226,7 +226,7 @@ class _Composition:
         from pgsweep.sizing.page_cache.trace_disk_reads import TraceDiskReads
 
         try:
-            return TraceDiskReads(inputs, trace)
+            return TraceDiskReads(inputs, pools)
         except UsageError as error:
             if inputs.memory_bytes is not None:
                 raise
@@ -276,6 +276,6 @@ class _Composition:
         if before is not None:
             known = None if before.memory is None else before.memory.costs
             return known or read_costs(self._observation.server.copy_seconds)
-        if self._prediction.trace is None:
+        if self._prediction.pools is None:
             return costs_by_times(self._observation, memory, result.observed.shared_buffers_bytes)
         return read_costs(self._observation.server.copy_seconds, throughput)

@@ -25,7 +25,7 @@ from pgsweep.units import BLOCK_BYTES
 if TYPE_CHECKING:
     from pgsweep.sizing.estimate import Estimate
     from pgsweep.sizing.observed import Observation
-    from pgsweep.sizing.traces.accesses import Trace
+    from pgsweep.sizing.traces.warm_start import WarmPools
     from pgsweep.sizing.what_if.grammar import Asked
 
 SNAPSHOTS: Final = ("sql", "peek")
@@ -41,7 +41,7 @@ class Prediction:
         observed: what was measured.
         warnings: what else must be known.
         no_eviction: where the pool evicted nothing.
-        trace: the accesses, where there are any; without those of a trace that others recorded.
+        pools: under a trace, where there is one; not under one that others recorded.
         scans: relations that are scanned.
         model: that it comes from, where that can be asked for more.
     """
@@ -51,7 +51,7 @@ class Prediction:
     observed: Observed
     warnings: list[str] = field(default_factory=list)
     no_eviction: NoEviction | None = None
-    trace: Trace | None = None
+    pools: WarmPools | None = None
     scans: list[ScannedRelation] = field(default_factory=list)
     model: Model | None = None
 

@@ -1,17 +1,15 @@
 """What of the pool's misses comes from disk: the pool in front of the page cache, at any size of both.
 
-The pool is replayed into a drawn state (traces/warm_start.py), first over what came before the trace
-(`earlier`), then over the trace. What it misses is read through the page cache (core/src/files.rs); what it
-evicts and was dirty, and what extends a relation, is written into the page cache. The result is what share of
-the misses of the trace went to disk.
-
-Not modelled: what checkpoints write while the page stays in the pool, blocks that several reads ask for in
-one call, and files that are not the server's.
+The pool is replayed into a drawn state (traces/warm_start.py), first over an assumed past of the trace
+(core/src/past.rs), then over the trace. What it misses is read through the page cache, and what it evicts
+dirty is written there (core/src/both_caches.rs). The result is which share of the misses of the trace went to
+disk. Where both caches are large, that is done with a sample of the blocks, in caches smaller in proportion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,25 +20,25 @@ from pgsweep import _native
 from pgsweep.host.page_cache_rules import STATISTICS_SECONDS
 from pgsweep.sizing.clock import Clock
 from pgsweep.sizing.page_cache.addresses import NOWHERE, Addresses
-from pgsweep.sizing.page_cache.earlier import Earlier
-from pgsweep.sizing.traces.accesses import EXTENSION, MISS, STRATEGY, UNCOUNTED, Trace
-from pgsweep.sizing.traces.visits import Visits
+from pgsweep.sizing.traces.accesses import STRATEGY, Trace
+from pgsweep.sizing.traces.sampled import halvings_of
+from pgsweep.sizing.traces.visits import VISIT_GAP_SECONDS, Visits
 from pgsweep.sizing.traces.warm_start import WarmPools
 from pgsweep.units import BLOCK_BYTES
 
 PAGE_BYTES: Final = 4096
 PAGES_A_BLOCK: Final = BLOCK_BYTES // PAGE_BYTES
-READ, WRITE, DROP = 0, 1, 2
 _TURNOVERS: Final = 1.5
 """How many pages reach the page cache before the trace begins, for each that it has."""
 
 _MOST_ROWS: Final = 30_000_000
-_MOST_TIMES: Final = 100
-_FOR_EVER_SECONDS: Final = 1e9
+"""Accesses of the past, at most."""
 
-NO_PAGE: Final = 2**32 - 1
-"""The outcome of an access that makes a page."""
+_LEAST_CACHE: Final = 16
+"""A page cache is sampled as far as a pool of a 16th of it would be (pgsweep.sizing.traces.sampled): down to
+128 MB."""
 
+_LONGEST_PASS_SECONDS: Final = 1e9
 LEAST_PAGES: Final = 4 << 9
 
 
@@ -53,12 +51,35 @@ class PageCache:
         readahead_bytes: of the device.
         folio_order: the largest folio of the file system.
         policy: `two-lists`, or `fifo` and `clock`, which bound the multi-generational LRU.
+        written: what the pool evicts dirty is written into it.
     """
 
     capacity_bytes: int
     readahead_bytes: int
     folio_order: int
     policy: str = "two-lists"
+    written: bool = True
+
+    def holding(
+        self, capacity_pages: int, resident: NDArray[np.uint32], *, pages_each: float
+    ) -> _native.FileCache:
+        """Return it as it is at first.
+
+        Args:
+            capacity_pages: its size as it is simulated, in pages of 4 kB.
+            resident: blocks that it holds, in the order in which they were read; of more than it has room for
+                the first ones.
+            pages_each: how many pages each of them stands for.
+        """
+        return _native.FileCache(
+            capacity_pages,
+            self.readahead_bytes // PAGE_BYTES,
+            folio_order=self.folio_order,
+            policy=self.policy,
+            resident=resident[: capacity_pages // PAGES_A_BLOCK],
+            writes=self.written,
+            pages_each=pages_each,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +87,7 @@ class SimulatedReads:
     """What the page cache makes of the pool's misses at one size.
 
     Attributes:
-        misses: of the database, in the trace as simulated.
+        misses: of the database that were simulated; of a sample, where blocks were sampled.
         disk_share: what part of them waited for the disk.
         disk_blocks: blocks read from disk for each of them, readahead included.
         twice_blocks: blocks of the pool that the page cache holds too, at the end.
@@ -92,24 +113,19 @@ class SimulatedReads:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Operations:
-    """What reaches the page cache.
+class _Sample:
+    """One block of some, and what the trace does to them; both caches are smaller by the same factor.
 
     Attributes:
-        blocks, kinds, streams: as `_native.access_files` takes them.
-        seconds: when.
-        measured: from which of them on they are the trace's.
-        counted: which of those are reads of the database.
-        resident: what the pool holds at the end.
+        factor: 1 where it is all blocks.
+        addresses: of these blocks.
+        past: of the trace.
     """
 
-    blocks: NDArray[np.uint32]
-    kinds: NDArray[np.uint8]
-    streams: NDArray[np.uint32]
-    seconds: NDArray[np.float64]
-    measured: int
-    counted: NDArray[np.bool_]
-    resident: NDArray[np.uint32]
+    factor: int
+    addresses: Addresses
+    space: _native.FileSpace
+    past: _native.Past
 
 
 class BothCaches:
@@ -122,7 +138,7 @@ class BothCaches:
         addresses: of the pages.
         dirty: how likely a page of each fork is dirty when it is evicted.
         rules: of the server.
-        random: for all draws.
+        seed: of all draws.
     """
 
     def __init__(
@@ -133,7 +149,7 @@ class BothCaches:
         addresses: Addresses,
         dirty: NDArray[np.float64],
         rules: _native.Rules,
-        random: np.random.Generator,
+        seed: Sequence[int],
     ) -> None:
         self._trace = trace
         self._visits = visits
@@ -141,12 +157,60 @@ class BothCaches:
         self._addresses = addresses
         self._dirty = dirty
         self._rules = rules
-        self._random = random
-        self._earlier = Earlier(trace, visits, addresses, random)
+        self._seed = seed
+        self._samples: dict[int, _Sample] = {}
+        # Sizes are simulated at the same time.
+        self._lock = threading.Lock()
+
+    def _sample(self, halvings: int) -> _Sample:
+        """Return a sample of the blocks, the same at all sizes."""
+        with self._lock:
+            if halvings not in self._samples:
+                self._samples[halvings] = self._draw_sample(halvings)
+            return self._samples[halvings]
+
+    def _draw_sample(self, halvings: int) -> _Sample:
+        trace, visits = self._trace, self._visits
+        random = np.random.default_rng([*self._seed, halvings])
+        accesses = np.zeros(self._addresses.blocks, dtype=np.int64)
+        if halvings:
+            of_row = self._addresses.of_page[trace.pages]
+            accesses = np.bincount(of_row[of_row != NOWHERE], minlength=len(accesses))
+        addresses = self._addresses.sampled(accesses, halvings, random)
+        of_page = addresses.of_page
+        blocks = of_page[trace.pages]
         # What nothing names cannot be read from a file: blocks of relations dropped before they were
         # accessed.
-        self._named = np.flatnonzero(self._earlier.rows != NOWHERE)
-        _, self._stream = np.unique(trace.backend, return_inverse=True)
+        rows = np.flatnonzero(blocks != NOWHERE)
+        flags = trace.flags[rows]
+        # Rings by position among the rows that are left.
+        owned = np.flatnonzero((flags & STRATEGY) > 0)
+        kept = np.searchsorted(trace.owner_access, rows[owned].astype(np.uint64))
+        named = np.flatnonzero(of_page != NOWHERE)
+        count = np.zeros(addresses.blocks, dtype=np.uint32)
+        count[of_page[named]] = visits.of_page[named]
+        new = np.zeros(addresses.blocks, dtype=bool)
+        new[of_page[named]] = trace.new_page[named]
+        forks = addresses.begins.astype(np.uint32)
+        past = _native.Past(
+            blocks[rows],
+            flags,
+            trace.seconds[rows],
+            trace.backend[rows],
+            owner_access=owned.astype(np.uint64),
+            owner=trace.owner[kept],
+            owner_blocks=-(-trace.owner_blocks // np.uint32(2**halvings)) if halvings else trace.owner_blocks,
+            forks=forks,
+            visits=count,
+            new=new,
+            rates=visits.grid,
+            weights=visits.weights[addresses.group],
+            duration_seconds=trace.duration_seconds,
+            visit_gap_seconds=VISIT_GAP_SECONDS,
+            seed=int(random.integers(1 << 63)),
+        )
+        space = _native.FileSpace(addresses.files, forks, self._dirty, gather_seconds=STATISTICS_SECONDS)
+        return _Sample(factor=2**halvings, addresses=addresses, space=space, past=past)
 
     def at(self, pool_blocks: int, page_caches: list[PageCache]) -> list[SimulatedReads]:
         """Simulate a pool in front of page caches of any kind, and return what each makes of its misses.
@@ -155,198 +219,75 @@ class BothCaches:
             pool_blocks: of the pool.
             page_caches: what the workload does before is as for the first.
         """
+        random = np.random.default_rng([*self._seed, 1 << 16])
+        smallest = min(one.capacity_bytes for one in page_caches) // BLOCK_BYTES
+        sample = self._sample(halvings_of(min(pool_blocks, smallest // _LEAST_CACHE), len(self._trace.pages)))
         # A page cache larger than all files evicts nothing, however large it is.
-        most = self._addresses.blocks * PAGES_A_BLOCK + LEAST_PAGES
-        pages = [int(np.clip(one.capacity_bytes // PAGE_BYTES, LEAST_PAGES, most)) for one in page_caches]
-        operations = self._operations(pool_blocks, pages[0])
-        resident = self._first_residents(pool_blocks, pages[0])
+        most = sample.addresses.blocks * PAGES_A_BLOCK + LEAST_PAGES
+        pages = [
+            int(np.clip(one.capacity_bytes // PAGE_BYTES // sample.factor, LEAST_PAGES, most))
+            for one in page_caches
+        ]
+        warm = self._warm_pool(sample, pool_blocks, random)
+        absent = self._absent(pool_blocks)
+        resident = sample.past.residents(
+            absent, pages[0] // PAGES_A_BLOCK, seed=int(random.integers(1 << 63))
+        )
+        found = sample.past.both_caches(
+            sample.space,
+            max(round(pool_blocks / sample.factor), 16),
+            self._rules,
+            [
+                one.holding(capacity, resident, pages_each=sample.factor)
+                for one, capacity in zip(page_caches, pages, strict=True)
+            ],
+            warm,
+            turnovers=_TURNOVERS,
+            most_accesses=_MOST_ROWS // sample.factor,
+            seed=int(random.integers(1 << 63)),
+        )
         return [
-            self._read(operations, capacity, page_cache, resident)
-            for capacity, page_cache in zip(pages, page_caches, strict=True)
+            self._reads(reads, capacity, sample.factor) for reads, capacity in zip(found, pages, strict=True)
         ]
 
-    def _operations(self, pool_blocks: int, capacity_pages: int) -> _Operations:
-        trace = self._trace
-        rows = self._named
-        flags = trace.flags[rows]
-        # Rings by position among the rows that are left.
-        owned = np.flatnonzero((flags & STRATEGY) > 0).astype(np.uint64)
-        kept = np.searchsorted(trace.owner_access, rows[owned.astype(np.int64)])
-        owner = trace.owner[kept]
-
-        def replayed(addresses: NDArray[np.uint32], warm: _native.PoolContents) -> _native.ReplayOutcomes:
-            return _native.replay_outcomes(
-                addresses[rows],
-                pool_blocks,
-                self._rules,
-                flags=flags,
-                owner_access=owned if len(owned) else None,
-                owner=owner if len(owned) else None,
-                owner_blocks=trace.owner_blocks if len(owned) else None,
-                warm=warm,
-            )
-
-        # Once for the pool alone, which also shows how often it takes to fill the page cache.
-        seen = replayed(self._earlier.time(1), self._warm_pool(pool_blocks))
-        brought = PAGES_A_BLOCK * np.count_nonzero(
-            (seen["outcomes"] == MISS) | (seen["outcomes"] == EXTENSION)
-        )
-        wanted = np.ceil(_TURNOVERS * capacity_pages / np.maximum(brought, 1))
-        times = int(np.clip(wanted, 1, np.clip(_MOST_ROWS // max(len(rows), 1), 1, _MOST_TIMES)))
-        parts: list[tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.int64], float]] = []
-        for number in range(times, -1, -1):
-            addresses = self._earlier.time(number) if number else self._earlier.rows
-            seen = replayed(addresses, _contents(seen, pool_blocks))
-            before = (times - number) * trace.duration_seconds
-            reached = reaching(addresses[rows], seen, self._addresses.blocks, self._dirty_share, self._random)
-            parts.append((*reached, before))
-        measured = sum(len(part[0]) for part in parts[:-1])
-        at = np.concatenate([part[2] for part in parts])
-        last = parts[-1]
-        counted = (last[1] == READ) & ((flags[last[2]] & UNCOUNTED) == 0)
-        seconds = np.concatenate([trace.seconds[rows[part[2]]] + part[3] for part in parts])
-        buffers = seen["buffer_pages"]
-        return _Operations(
-            blocks=np.concatenate([part[0] for part in parts]),
-            kinds=np.concatenate([part[1] for part in parts]),
-            streams=self._stream[rows[at]].astype(np.uint32),
-            seconds=seconds,
-            measured=measured,
-            counted=counted,
-            resident=buffers[(buffers != NO_PAGE) & (buffers < self._addresses.blocks)],
-        )
-
-    def _dirty_share(self, blocks: NDArray[np.uint32]) -> NDArray[np.float64]:
-        """Return how likely each of these is dirty when it is evicted."""
-        return self._dirty[self._addresses.fork_of(blocks)]
-
-    def _warm_pool(self, pool_blocks: int) -> _native.PoolContents:
+    def _warm_pool(
+        self, sample: _Sample, pool_blocks: int, random: np.random.Generator
+    ) -> _native.PoolContents:
         """Draw a state of the pool; pages that the trace never names lie somewhere in its relations."""
-        page, count = self._pools.draw_pages(pool_blocks, self._random)
-        of_page = self._addresses.of_page
+        page, count = self._pools.draw_pages(pool_blocks, random)
+        of_page = sample.addresses.of_page
         known = page < len(of_page)
         address = np.full(len(page), NOWHERE, dtype=np.uint32)
         address[known] = of_page[page[known]]
-        free = np.ones(self._addresses.blocks, dtype=bool)
+        free = np.ones(sample.addresses.blocks, dtype=bool)
         free[of_page[of_page != NOWHERE]] = False
-        unseen = self._random.permutation(np.flatnonzero(free))
-        strangers = np.flatnonzero(~known)[: len(unseen)]
+        unseen = random.permutation(np.flatnonzero(free))
+        strangers = np.flatnonzero(~known)[:: sample.factor][: len(unseen)]
         address[strangers] = unseen[: len(strangers)]
-        there = address != NOWHERE
+        there = np.flatnonzero(address != NOWHERE)[: round(pool_blocks / sample.factor)]
         return _native.PoolContents(address[there], count[there])
 
-    def _first_residents(self, pool_blocks: int, capacity_pages: int) -> NDArray[np.uint32]:
-        """Draw what the page cache holds at first: a cache in which each page stays for the same time.
-
-        What is visited at rate l and lies in the pool with probability p is read at rate l (1 - p), and is
-        cached with probability 1 - exp(-l (1 - p) t), where t is such that the cache is full. A cache that
-        this does not fill in any time keeps what was ever read: all that is visited, also what has lain in
-        the pool since it was first read.
-        """
-        pass_seconds = min(self._pools.pass_seconds(pool_blocks), 1e9)
-        rates = self._earlier.rates
-        grid = self._visits.grid
-        groups, number = np.unique(self._addresses.group, return_inverse=True)
+    def _absent(self, pool_blocks: int) -> NDArray[np.float64]:
+        """Return how likely a page of each fork and rate is absent from the pool, shape (forks, rates)."""
+        pass_seconds = min(self._pools.pass_seconds(pool_blocks), _LONGEST_PASS_SECONDS)
         clock = Clock.of(self._rules)
-        batches, law = np.unique(self._visits.batches[groups], axis=0, return_inverse=True)
-        absent = np.stack([clock.law(pass_seconds * grid, batch)[:, 0] for batch in batches])[law.ravel()]
-        fork = np.repeat(number.ravel(), np.diff(self._addresses.begins))
-        point = np.minimum(np.searchsorted(grid, rates), len(grid) - 1)
-        reads = rates * absent[fork, point]
-        most = capacity_pages // PAGES_A_BLOCK
-        low, high = 1e-6, _FOR_EVER_SECONDS
-        for _ in range(50):
-            middle = float(np.sqrt(low * high))
-            if float(-np.expm1(-reads * middle).sum()) > most:
-                high = middle
-            else:
-                low = middle
-        kept_for_ever = float(-np.expm1(-reads * _FOR_EVER_SECONDS).sum()) <= most
-        chance = rates > 0 if kept_for_ever else -np.expm1(-reads * low)
-        cached = np.flatnonzero(self._random.random(len(reads)) < chance)
-        return self._random.permutation(cached)[:most].astype(np.uint32)
+        batches, law = np.unique(self._visits.batches[self._addresses.group], axis=0, return_inverse=True)
+        absent = [clock.law(pass_seconds * self._visits.grid, batch)[:, 0] for batch in batches]
+        return np.stack(absent)[law.ravel()]
 
-    def _read(
-        self,
-        operations: _Operations,
-        capacity_pages: int,
-        page_cache: PageCache,
-        resident: NDArray[np.uint32],
-    ) -> SimulatedReads:
-        most = float(operations.seconds[-1]) if len(operations.seconds) else 0.0
-        gathered = np.searchsorted(operations.seconds, np.arange(0, most, STATISTICS_SECONDS))
-        seen = _native.access_files(
-            operations.blocks,
-            self._addresses.files,
-            capacity_pages=capacity_pages,
-            readahead_pages=page_cache.readahead_bytes // PAGE_BYTES,
-            operations=operations.kinds,
-            streams=operations.streams,
-            pages_per_block=PAGES_A_BLOCK,
-            folio_order=page_cache.folio_order,
-            policy=page_cache.policy,
-            gathered=gathered.astype(np.uint64),
-            resident=resident[: capacity_pages // PAGES_A_BLOCK],
-            refaulted_from=operations.measured,
-        )
-        missing = seen["missing_pages"][operations.measured :]
-        disk = seen["disk_pages"][operations.measured :]
-        misses = int(operations.counted.sum())
-        before = int(np.count_nonzero(operations.kinds[: operations.measured] != DROP)) * PAGES_A_BLOCK
-        waited = missing[operations.counted] > 0
-        fork = self._addresses.fork_of(operations.blocks[operations.measured :][operations.counted])
-        group = self._addresses.group[fork]
-        groups = int(self._addresses.group.max(initial=-1)) + 1
+    def _reads(self, reads: _native.PageCacheReads, capacity_pages: int, factor: int) -> SimulatedReads:
+        group = self._addresses.group
+        misses, waited = int(reads["misses"].sum()), int(reads["waited"].sum())
         return SimulatedReads(
             misses=misses,
-            disk_share=float(waited.sum()) / max(misses, 1),
-            disk_blocks=float(disk[operations.counted].sum()) / PAGES_A_BLOCK / max(misses, 1),
-            twice_blocks=int((seen["cached_pages"][operations.resident] == PAGES_A_BLOCK).sum()),
-            refaults_per_second=seen["refaulted_pages"] / max(self._trace.duration_seconds, 1e-9),
-            turnovers=before / capacity_pages,
-            group_misses=np.bincount(group, minlength=groups).astype(np.float64),
-            group_reads=np.bincount(group[waited], minlength=groups).astype(np.float64),
+            disk_share=waited / max(misses, 1),
+            disk_blocks=int(reads["disk_pages"].sum()) / PAGES_A_BLOCK / max(misses, 1),
+            twice_blocks=reads["twice_blocks"] * factor,
+            refaults_per_second=reads["refaulted_pages"] * factor / max(self._trace.duration_seconds, 1e-9),
+            turnovers=reads["blocks_before"] * PAGES_A_BLOCK / capacity_pages,
+            group_misses=np.bincount(group, weights=reads["misses"]).astype(np.float64) * factor,
+            group_reads=np.bincount(group, weights=reads["waited"]).astype(np.float64) * factor,
         )
-
-
-def reaching(
-    blocks: NDArray[np.uint32],
-    seen: _native.ReplayOutcomes,
-    known_blocks: int,
-    dirty_share: Callable[[NDArray[np.uint32]], NDArray[np.float64]],
-    random: np.random.Generator,
-) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.int64]]:
-    """Return what reaches the page cache: block, kind and row of each, in order.
-
-    Args:
-        blocks: accessed, by row.
-        seen: what the pool made of it.
-        known_blocks: blocks from this number on are not written.
-        dirty_share: returns how likely evicted blocks are dirty.
-        random: for what is dirty.
-    """
-    outcomes, evicted = seen["outcomes"], seen["evicted_pages"]
-    went = np.flatnonzero(evicted < known_blocks)
-    written = went[random.random(len(went)) < dirty_share(evicted[went])]
-    came = np.flatnonzero(outcomes > 0)
-    kind = np.array([READ, READ, WRITE, DROP], dtype=np.uint8)[outcomes[came]]
-    # A dirty page is written before the one that takes its buffer is read.
-    order = np.argsort(np.concatenate([2 * written, 2 * came + 1]), kind="stable")
-    row = np.concatenate([written, came])[order]
-    block = np.concatenate([evicted[written], blocks[came]])[order]
-    kinds = np.concatenate([np.full(len(written), WRITE, np.uint8), kind])[order]
-    return block.astype(np.uint32), kinds, row
-
-
-def _contents(seen: _native.ReplayOutcomes, pool_blocks: int) -> _native.PoolContents:
-    """Return what a replay left, as a pool's contents."""
-    there = np.flatnonzero(seen["buffer_pages"] != NO_PAGE)
-    return _native.PoolContents(
-        seen["buffer_pages"][there],
-        seen["buffer_usage_counts"][there],
-        buffers=there.astype(np.uint32),
-        hand=seen["hand"] % pool_blocks,
-    )
 
 
 def dirty_shares(

@@ -22,13 +22,9 @@ from pgsweep import _native
 from pgsweep.host.page_cache_rules import STATISTICS_SECONDS
 from pgsweep.sizing.page_cache.both_caches import (
     LEAST_PAGES,
-    NO_PAGE,
-    PAGE_BYTES,
     PAGES_A_BLOCK,
-    READ,
     PageCache,
     SimulatedReads,
-    reaching,
 )
 from pgsweep.sizing.page_cache.residence import MOST_VISITS, Classes, Residence
 from pgsweep.sizing.rules import most_blocks_without_ring
@@ -108,17 +104,14 @@ class RateCaches:
         curve, pages = fitted.best.curve, fitted.best.pages
         self._factor = np.array([curve.factor(number, own) for number, own in enumerate(pages)])
 
-    def at(
-        self, pool_blocks: int, page_caches: list[PageCache], *, dirty: bool = True
-    ) -> list[SimulatedReads]:
+    def at(self, pool_blocks: int, page_caches: list[PageCache]) -> list[SimulatedReads]:
         """Simulate a pool in front of page caches of any kind, and return what each makes of its misses.
 
         Args:
             pool_blocks: of the pool.
             page_caches: how long it runs before misses are counted is as for the first.
-            dirty: what is evicted dirty is written into the page cache.
         """
-        return _Run(self, pool_blocks, page_caches, dirty=dirty).results()
+        return _Run(self, pool_blocks, page_caches).results()
 
     def closed_form(self, fit: FittedCurve, pool_blocks: int, capacity_bytes: int) -> tuple[float, float]:
         """Return which share of the misses waits for the disk, and for how long the page cache keeps a page.
@@ -144,13 +137,11 @@ class RateCaches:
 class _Run:
     """One simulation."""
 
-    def __init__(
-        self, caches: RateCaches, pool_blocks: int, page_caches: list[PageCache], *, dirty: bool
-    ) -> None:
+    def __init__(self, caches: RateCaches, pool_blocks: int, page_caches: list[PageCache]) -> None:
         self._fitted = fitted = caches._fitted
         self._rules, self._random, self._page_caches = caches._rules, caches._random, page_caches
         self._factor = caches._factor
-        self._dirty = fitted.dirty if dirty else np.zeros(len(fitted.load.groups))
+        self._dirty = fitted.dirty
         classes = caches._classes
         fit = fitted.best
         rate = fitted.load.pool.sampling_rate
@@ -166,6 +157,7 @@ class _Run:
         smallest = max(min(in_blocks), 1.0)
         scale = max(_PAGES / total, _LEAST_POOL / pool, least / smallest)
         self._scale = min(scale, 1.0, max(_MOST_PAGES / total, 1e-9))
+        self._simulated_share = self._scale * rate
         self.pool = max(round(pool * self._scale), 16)
         # A scan goes through a ring where its table is more than a quarter of all buffers, with those of
         # what is kept.
@@ -232,33 +224,45 @@ class _Run:
         load = self._load()
         owned = np.flatnonzero(load.owner != _PLAIN)
         owner, owner_blocks = self._owners(load.owner[owned])
-        seen = _native.replay_outcomes(
+        end = int(self._begins[-1]) + load.new_pages
+        # New pages are the last group.
+        groups = np.append(self._group_begins, end).astype(np.uint32)
+        warm = self._warm_pool()
+        resident = {capacity: self._first_residents(capacity) for capacity in set(self._capacities)}
+        found = _native.both_caches(
             load.pages,
+            load.seconds,
+            _native.FileSpace(
+                np.unique(groups), groups, self._dirty_shares(), gather_seconds=STATISTICS_SECONDS
+            ),
             self.pool,
             self._rules,
+            [
+                one.holding(capacity, resident[capacity], pages_each=1 / self._simulated_share)
+                for one, capacity in zip(self._page_caches, self._capacities, strict=True)
+            ],
+            counted_from=int(np.searchsorted(load.seconds, self._before_seconds)),
+            seed=int(self._random.integers(1 << 63)),
             flags=load.flags,
             owner_access=owned.astype(np.uint64) if len(owned) else None,
             owner=owner if len(owned) else None,
             owner_blocks=owner_blocks if len(owned) else None,
-            warm=self._warm_pool(),
+            warm=warm,
         )
-        known = int(self._begins[-1]) + load.new_pages
-        blocks, kinds, rows = reaching(load.pages, seen, known, self._dirty_share, self._random)
-        buffers = seen["buffer_pages"]
-        resident = buffers[(buffers != NO_PAGE) & (buffers < known)]
+        made = 0
+        if self._fitted.load.pool.extensions_are_reads:
+            extended = (load.flags & _native.EXTENSION) > 0
+            made = int((extended & (load.seconds >= self._before_seconds)).sum())
         return [
-            self._read(load, blocks, kinds, rows, resident, capacity, page_cache)
-            for capacity, page_cache in zip(self._capacities, self._page_caches, strict=True)
+            self._reads(reads, capacity, made)
+            for reads, capacity in zip(found, self._capacities, strict=True)
         ]
 
-    def _group_of(self, pages: NDArray[np.uint32]) -> Ints:
-        """Return the group of each page; that of new pages is behind all others."""
-        return np.asarray(np.searchsorted(self._group_begins, pages, side="right") - 1, dtype=np.int64)
-
-    def _dirty_share(self, pages: NDArray[np.uint32]) -> Floats:
+    def _dirty_shares(self) -> Floats:
+        """Return how likely pages of each group are dirty when they are evicted, new ones last."""
         grown = self._fitted.growth
         new = float(grown @ self._dirty) / max(float(grown.sum()), 1e-9)
-        return np.append(self._dirty, new)[self._group_of(pages)]
+        return np.append(self._dirty, new)
 
     def _owners(self, owner: Ints) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the number of each scan, and the blocks of its table."""
@@ -358,66 +362,30 @@ class _Run:
         ordered = cached[np.argsort(-age, kind="stable")]
         return self._place[ordered[-most:]]
 
-    def _read(
-        self,
-        load: _Load,
-        blocks: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        rows: Ints,
-        resident: NDArray[np.uint32],
-        capacity_pages: int,
-        page_cache: PageCache,
-    ) -> SimulatedReads:
-        seconds = load.seconds[rows]
-        last = self._before_seconds + self._seconds
-        gathered = None
-        if last / STATISTICS_SECONDS < len(seconds):
-            times = np.arange(0, last, STATISTICS_SECONDS)
-            gathered = np.searchsorted(seconds, times).astype(np.uint64)
-        began = int(np.searchsorted(seconds, self._before_seconds))
-        files = np.unique(np.append(self._group_begins, int(self._begins[-1]) + load.new_pages))
-        seen = _native.access_files(
-            blocks,
-            files.astype(np.uint32),
-            capacity_pages=capacity_pages,
-            readahead_pages=page_cache.readahead_bytes // PAGE_BYTES,
-            operations=kinds,
-            pages_per_block=PAGES_A_BLOCK,
-            folio_order=page_cache.folio_order,
-            policy=page_cache.policy,
-            gathered=gathered,
-            resident=self._first_residents(capacity_pages),
-            refaulted_from=began,
+    def _reads(self, reads: _native.PageCacheReads, capacity_pages: int, made: int) -> SimulatedReads:
+        """Return what a page cache made of it.
+
+        Args:
+            reads: by group.
+            capacity_pages: its size.
+            made: how many new pages count as misses.
+        """
+        fitted = self._fitted
+        misses, waited, disk_pages = (
+            np.where(fitted.counted, reads[name][:-1], 0) for name in ("misses", "waited", "disk_pages")
         )
-        group = self._group_of(blocks[began:])
-        groups = len(self._fitted.load.groups)
-        counted = np.append(self._fitted.counted, False)[group] & (kinds[began:] == READ)
-        group = group[counted]
-        waited = seen["missing_pages"][began:][counted] > 0
-        disk = seen["disk_pages"][began:][counted] / PAGES_A_BLOCK
-        weight = self._factor[group]
-        misses = np.bincount(group, weights=weight, minlength=groups)
-        reads = np.bincount(group[waited], weights=weight[waited], minlength=groups)
-        total = float(misses.sum())
-        if self._fitted.load.pool.extensions_are_reads:
-            made = (load.flags & _native.EXTENSION) > 0
-            total += float((made & (load.seconds >= self._before_seconds)).sum())
+        group_misses, group_reads = misses * self._factor, waited * self._factor
+        total = max(float(group_misses.sum()) + made, 1e-9)
+        simulated = self._simulated_share
         return SimulatedReads(
-            misses=int(counted.sum()),
-            disk_share=float(reads.sum()) / max(total, 1e-9),
-            disk_blocks=float((disk * weight).sum()) / max(total, 1e-9),
-            twice_blocks=round(
-                int((seen["cached_pages"][resident] == PAGES_A_BLOCK).sum())
-                / self._scale
-                / self._fitted.load.pool.sampling_rate
-            ),
-            refaults_per_second=seen["refaulted_pages"]
-            / max(self._seconds, 1e-9)
-            / self._scale
-            / self._fitted.load.pool.sampling_rate,
-            turnovers=began * PAGES_A_BLOCK / capacity_pages,
-            group_misses=misses.astype(np.float64),
-            group_reads=reads.astype(np.float64),
+            misses=int(misses.sum()),
+            disk_share=float(group_reads.sum()) / total,
+            disk_blocks=float(disk_pages @ self._factor) / PAGES_A_BLOCK / total,
+            twice_blocks=round(reads["twice_blocks"] / simulated),
+            refaults_per_second=reads["refaulted_pages"] / max(self._seconds, 1e-9) / simulated,
+            turnovers=reads["blocks_before"] * PAGES_A_BLOCK / capacity_pages,
+            group_misses=group_misses,
+            group_reads=group_reads,
         )
 
 

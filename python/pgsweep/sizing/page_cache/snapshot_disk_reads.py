@@ -141,11 +141,11 @@ class SnapshotDiskReads(DiskReads):
             # All fits at the least that it may be: no rule, draw or write makes a difference then.
             (best,) = caches.at(blocks, [small])
             return SizeReads(share=share, best=best, others=[])
-        best, reference, *rest = caches.at(blocks, [likely, plain, *others])
-        rest += self._caches(1).at(blocks, [likely])
         if self._writes:
-            unwritten, reference = caches.at(blocks, [likely, plain], dirty=False)
-            rest.append(unwritten)
+            others.append(replace(likely, written=False))
+        # The closed form knows no writes.
+        best, reference, *rest = caches.at(blocks, [likely, replace(plain, written=False), *others])
+        rest += self._caches(1).at(blocks, [likely])
         below, above, closed = self._rate_errors(caches, blocks, size_bytes, share)
         rest.append(self._end_of_closed_form(best, reference, closed, size_bytes))
         return SizeReads(share=share, best=best, others=rest, below=below, above=above)

@@ -71,6 +71,6 @@ class TraceModel:
             estimate=self._curve.at(sizes_blocks),
             observed=self.observed,
             warnings=self._observation.warnings,
-            trace=self.trace,
+            pools=self._curve.pools,
             scans=self._scans,
         )

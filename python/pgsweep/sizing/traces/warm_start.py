@@ -109,6 +109,16 @@ class WarmPools:
         self._resident = resident
 
     @property
+    def trace(self) -> Trace:
+        """Return what is replayed."""
+        return self._trace
+
+    @property
+    def visits(self) -> Visits:
+        """Return what is known of rates."""
+        return self._visits
+
+    @property
     def steadiness(self) -> Steadiness:
         """Return how far visits come at random times, as every state drawn assumes."""
         return self._visits.steadiness

@@ -32,7 +32,7 @@ from pgsweep.units import BLOCK_BYTES, Z90, format_bytes
 
 if TYPE_CHECKING:
     from pgsweep.sizing.model import Prediction
-    from pgsweep.sizing.traces.accesses import Trace
+    from pgsweep.sizing.traces.warm_start import WarmPools
 
 _DRAWS: Final = 2
 _LEAST_BLOCKS: Final = 16
@@ -111,7 +111,7 @@ def _changed(
 ) -> tuple[Prediction, int]:
     """Return the curve with the changes, and how many blocks of the pool hold what is kept in it."""
     now = prediction.estimate
-    trace, kept_blocks = prediction.trace, 0
+    pools, kept_blocks = prediction.pools, 0
     estimate = replace(
         now,
         accesses_per_second=prediction.observed.accesses_per_second,
@@ -120,13 +120,13 @@ def _changed(
         if now.level == "refused":
             why = reasons.refused_without_change()
             estimate = replace(estimate, reasons=[why, *now.reasons])
-        elif trace is not None and trace.is_within_a_pass:
+        elif pools is not None and pools.trace.is_within_a_pass:
             why = reasons.short_for_change()
             estimate = replace(estimate, level="refused", reasons=[why, *now.reasons])
-        elif trace is not None:
+        elif pools is not None:
             draws = [_drawn(prediction, observation, asked, seed, number) for number in range(_DRAWS)]
             estimate = rough_at_best(_joined([draw.estimate for draw in draws], now), now)
-            observation, trace = Observation(draws[0].tables), draws[0].trace
+            observation, pools = Observation(draws[0].tables), draws[0].pools
             kept_blocks = draws[0].tables.kept_blocks
         else:
             assert prediction.model is not None
@@ -137,7 +137,7 @@ def _changed(
         observation=observation,
         estimate=estimate,
         observed=msgspec.structs.replace(prediction.observed, accesses=accesses),
-        trace=trace,
+        pools=pools,
     )
     return changed, kept_blocks
 
@@ -148,12 +148,12 @@ class _Draw:
 
     Attributes:
         tables: of the evidence.
-        trace: its accesses, but for those that always hit.
+        pools: under its accesses, but for those that always hit.
         estimate: the curve.
     """
 
     tables: RewrittenTrace
-    trace: Trace
+    pools: WarmPools
     estimate: Estimate
 
 
@@ -200,7 +200,7 @@ def _drawn(
         too_small_blocks=tuple(size for size in sizes if size not in large),
         accesses_per_second=accesses / max(trace.duration_seconds, 1e-9),
     )
-    return _Draw(tables=tables, trace=trace, estimate=curve)
+    return _Draw(tables=tables, pools=replayed.pools, estimate=curve)
 
 
 def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
