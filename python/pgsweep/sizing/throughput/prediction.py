@@ -210,7 +210,7 @@ def _assumed(loop: MeasuredLoop, factor: float) -> list[str]:
     elif not loop.latencies:
         found.append(
             "a read from disk is assumed to take equally long at each depth, too optimistic where more are "
-            f"in flight than today: that was not measured ({loop.no_latencies})"
+            f"in flight than today: the latency by depth was not measured ({loop.no_latencies})"
         )
     return found
 
