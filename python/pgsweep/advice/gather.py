@@ -125,13 +125,7 @@ def advise(
     if least is not None:
         decision = for_least(least, today) or decision
     if conninfo is not None:
-        changed = decision.size_bytes != today
-        size = decision.size_bytes if changed else None
-        situation = replace(
-            situation,
-            huge_pages=_huge_pages(conninfo, size, missing),
-            budget=_budget(conninfo, size, []) if changed else situation.budget,
-        )
+        situation = _looked_again(situation, conninfo, decision.size_bytes, missing)
     result = decide(
         situation,
         decision,
@@ -151,6 +145,17 @@ def advise(
     resources = resources_of(situation, result.settings, place)
     result = msgspec.structs.replace(result, resources=resources, least=least)
     return adapted(result, place, {} if now is None else now.sources)
+
+
+def _looked_again(situation: Situation, conninfo: str, size_bytes: int, missing: list[Missing]) -> Situation:
+    """Return what is known with huge pages and connections counted for a size that is decided."""
+    changed = size_bytes != situation.today_bytes
+    size = size_bytes if changed else None
+    return replace(
+        situation,
+        huge_pages=_huge_pages(conninfo, size, missing),
+        budget=_budget(conninfo, size, []) if changed else situation.budget,
+    )
 
 
 def advise_window(
