@@ -66,6 +66,14 @@ def check(line: str) -> None:
         assert "does not exist" in error.message, line
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lines_are_at_most_120_characters_long(path: Path) -> None:
+    """But those of tables and of what a terminal shows."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    long = [line for line in text.split("\n") if len(line) > 120 and not line.lstrip().startswith("|")]
+    assert not long
+
+
 def test_generated_pages_are_what_help_says() -> None:
     rewritten = [str(path.relative_to(ROOT)) for path in outdated()]
     assert not rewritten, f"these were out of date and have been rewritten: commit them: {rewritten}"

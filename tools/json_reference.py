@@ -10,6 +10,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -54,7 +55,8 @@ def json_page() -> str:
     inner = sorted(set(_within(results.values())) - set(results.values()), key=lambda one: one.__name__)
     for record in inner:
         parts += [f"## {record.__name__}", "", _lead(record), "", *_table(record), ""]
-    return "\n".join(parts).rstrip() + "\n"
+    lines = "\n".join(parts).rstrip().split("\n")
+    return "".join(f"{line if line.startswith('|') else textwrap.fill(line, 120)}\n" for line in lines)
 
 
 def records() -> Iterator[type[msgspec.Struct]]:
