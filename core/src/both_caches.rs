@@ -125,6 +125,25 @@ impl Left {
     }
 }
 
+/// So many operations go through one page cache before they go through the next: what is known of its pages stays in the
+/// processor's cache meanwhile.
+const BATCH: usize = 1 << 16;
+/// The group of what is not counted.
+const UNCOUNTED_GROUP: u32 = u32::MAX;
+
+/// What one access does to the page caches.
+#[derive(Clone, Copy, Debug)]
+struct Operation {
+    outcome: Outcome,
+    /// The kernel gathers its statistics before.
+    gather: bool,
+    block: u32,
+    stream: u32,
+    /// What is written before, or [`NO_PAGE`].
+    dirty: u32,
+    group: u32,
+}
+
 /// Takes what the pool does to the page caches.
 pub(crate) struct Flow<'a> {
     caches: &'a Caches<'a>,
@@ -133,6 +152,8 @@ pub(crate) struct Flow<'a> {
     any_dirty: bool,
     gathered_until: f64,
     refaulted_before: Vec<u64>,
+    operations: Vec<Operation>,
+    counting: bool,
 }
 
 impl<'a> Flow<'a> {
@@ -168,6 +189,8 @@ impl<'a> Flow<'a> {
             random: Random::new(caches.seed, 0),
             any_dirty: caches.dirty.iter().any(|&share| share > 0.0),
             gathered_until: caches.gather_seconds,
+            operations: Vec::with_capacity(BATCH),
+            counting: false,
         })
     }
 
@@ -197,7 +220,46 @@ impl<'a> Flow<'a> {
             at: 0,
         };
         let result = observe(accesses.trace, rules, pool_blocks, warm, &mut pass)?;
+        self.flush();
         Ok(Left::of(&result, pool_blocks))
+    }
+
+    /// Take all operations so far through each page cache.
+    fn flush(&mut self) {
+        for (files, writes, reads) in &mut self.behind {
+            for one in &self.operations {
+                if one.gather {
+                    files.gather_statistics();
+                }
+                if one.dirty != NO_PAGE && *writes {
+                    files.write(one.dirty);
+                    reads.blocks_before += u64::from(!self.counting);
+                }
+                let moved = !self.counting && one.outcome != Outcome::Drop;
+                reads.blocks_before += u64::from(moved);
+                let (missing, pages) = match one.outcome {
+                    Outcome::Miss => files.read(one.block, one.stream),
+                    Outcome::Extension => files.write(one.block),
+                    Outcome::Drop => files.drop_block(one.block),
+                    Outcome::Hit => (0, 0),
+                };
+                if one.group != UNCOUNTED_GROUP {
+                    let group = one.group as usize;
+                    reads.misses[group] += 1;
+                    reads.waited[group] += u64::from(missing > 0);
+                    reads.disk_pages[group] += u64::from(pages);
+                }
+            }
+        }
+        self.operations.clear();
+    }
+
+    /// From now on misses are counted.
+    fn count(&mut self) {
+        self.flush();
+        self.counting = true;
+        let refaulted = self.behind.iter().map(|(files, ..)| files.refaulted());
+        self.refaulted_before = refaulted.collect();
     }
 
     /// What each page cache made of it; `pool` is what the pool holds at the end.
@@ -217,15 +279,14 @@ impl<'a> Flow<'a> {
         self.caches.groups.partition_point(|&first| first <= block) - 1
     }
 
-    /// Let the kernel gather its statistics, if it is time.
-    fn gather(&mut self, now: f64) {
-        if now >= self.gathered_until {
+    /// Whether it is time for the kernel to gather its statistics.
+    fn gathers(&mut self, now: f64) -> bool {
+        let gathers = now >= self.gathered_until;
+        if gathers {
             let every = self.caches.gather_seconds;
             self.gathered_until = ((now / every).floor() + 1.0) * every;
-            for (files, ..) in &mut self.behind {
-                files.gather_statistics();
-            }
         }
+        gathers
     }
 
     fn is_dirty(&mut self, block: u32) -> bool {
@@ -250,43 +311,36 @@ impl Observer for Pass<'_, '_, '_> {
     fn see(&mut self, outcome: Outcome, evicted: u32) {
         let at = self.at;
         self.at += 1;
-        let counts = at >= self.counted_from;
         if at == self.counted_from {
-            let before = self.flow.behind.iter().map(|(files, ..)| files.refaulted());
-            self.flow.refaulted_before = before.collect();
+            self.flow.count();
         }
         if outcome == Outcome::Hit {
             return;
         }
-        self.flow.gather(self.since + self.accesses.seconds[at]);
+        let gather = self.flow.gathers(self.since + self.accesses.seconds[at]);
         let block = self.accesses.trace.pages[at];
-        let stream = self.accesses.streams.map_or(0, |streams| streams[at]);
-        let counted = counts
+        let counted = self.flow.counting
             && outcome == Outcome::Miss
             && self.accesses.trace.flags.map_or(0, |flags| flags[at]) & UNCOUNTED == 0;
-        let group = if counted {
-            self.flow.group_of(block)
-        } else {
-            0
+        let operation = Operation {
+            outcome,
+            gather,
+            block,
+            stream: self.accesses.streams.map_or(0, |streams| streams[at]),
+            dirty: if self.flow.is_dirty(evicted) {
+                evicted
+            } else {
+                NO_PAGE
+            },
+            group: if counted {
+                self.flow.group_of(block) as u32
+            } else {
+                UNCOUNTED_GROUP
+            },
         };
-        let dirty = self.flow.is_dirty(evicted);
-        for (files, writes, reads) in &mut self.flow.behind {
-            if dirty && *writes {
-                files.write(evicted);
-                reads.blocks_before += u64::from(!counts);
-            }
-            reads.blocks_before += u64::from(!counts && outcome != Outcome::Drop);
-            let (missing, pages) = match outcome {
-                Outcome::Miss => files.read(block, stream),
-                Outcome::Extension => files.write(block),
-                Outcome::Drop => files.drop_block(block),
-                Outcome::Hit => (0, 0),
-            };
-            if counted {
-                reads.misses[group] += 1;
-                reads.waited[group] += u64::from(missing > 0);
-                reads.disk_pages[group] += u64::from(pages);
-            }
+        self.flow.operations.push(operation);
+        if self.flow.operations.len() == BATCH {
+            self.flow.flush();
         }
     }
 }

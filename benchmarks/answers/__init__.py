@@ -1,0 +1,1 @@
+"""How long answers take, from evidence of the usual sizes."""

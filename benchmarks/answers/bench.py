@@ -1,0 +1,126 @@
+"""How long answers take: processor seconds and peak memory of `predict` and `advise`, of two versions.
+
+Run by `make bench NAME=answers OPTIONS="--before PROGRAM"`, where PROGRAM is the `pgsweep` of another
+checkout. Each question is asked of both versions in turn, several times, and the least of the processor
+seconds counts: other work on the machine only adds to them. Evidence is simulated: snapshots of a pool of
+64 MB, a trace of 400,000 accesses, and one of 4.1 million accesses of a database of 15 GB, all with what a
+recording on the server's host says of its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.answers.evidence import TraceSize, write_snapshots, write_trace
+from benchmarks.samples import keep, refuse_debug_build
+
+HERE = Path(__file__).resolve().parent
+_MB: Final = 1 << 20
+_TRACES: Final = {
+    "trace, 400,000 accesses": TraceSize(
+        accesses=400_000, blocks=65_536, pool_blocks=8192, memory_bytes=512 * _MB
+    ),
+    "trace, 4.1 million accesses, 15 GB": TraceSize(
+        accesses=4_100_000, blocks=15 * 131_072, pool_blocks=131_072, memory_bytes=8192 * _MB
+    ),
+}
+_COMMANDS: Final = ["predict", "advise"]
+_NOW = Path(sys.executable).with_name("pgsweep")
+
+
+def write_all(folder: Path) -> dict[str, Path]:
+    """Write the evidence; return the folder of each."""
+    write_snapshots(folder, pool_blocks=8192, memory_bytes=512 * _MB)
+    found = {f"snapshots, {source}, 64 MB": folder / f"{source}.evidence" for source in ("peek", "sql")}
+    for number, (name, size) in enumerate(_TRACES.items()):
+        found[name] = folder / f"trace{number}.evidence"
+        write_trace(found[name], size)
+    return found
+
+
+def asked(program: Path, command: str, evidence: Path) -> dict[str, float]:
+    """Ask once; return what it took."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PGSWEEP"))
+    }
+    # What a user has: modules that are compiled already; of no checkout is anything changed.
+    environment["PYTHONPYCACHEPREFIX"] = str(evidence.parent / "compiled")
+    process = subprocess.Popen(
+        [program, command, evidence, "--json"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(f"{program} {command} {evidence.name} ended with {process.returncode}")
+    return {
+        "processor_seconds": round(used.ru_utime + used.ru_stime, 2),
+        "peak_bytes": used.ru_maxrss * 1024,
+    }
+
+
+def measured(
+    programs: dict[str, Path], evidence: dict[str, Path], commands: list[str], times: int
+) -> Iterator[dict[str, Any]]:
+    """Yield what each question took, by version."""
+    folder = next(iter(evidence.values()))
+    for program in programs.values():
+        for command in commands:
+            asked(program, command, folder)
+    for name, folder in evidence.items():
+        for command in commands:
+            samples: dict[str, list[dict[str, float]]] = {version: [] for version in programs}
+            for _ in range(times):
+                for version, program in programs.items():
+                    samples[version].append(asked(program, command, folder))
+            yield {"command": command, "evidence": name, **samples}
+
+
+def summed_up(row: dict[str, Any], versions: list[str]) -> dict[str, float]:
+    """Return the least processor seconds and the largest memory of each version."""
+    found = {}
+    for version in versions:
+        found[f"{version}_seconds"] = min(one["processor_seconds"] for one in row[version])
+        found[f"{version}_mb"] = round(max(one["peak_bytes"] for one in row[version]) / _MB)
+    return found
+
+
+def main() -> None:
+    """Measure, keep the samples, print the summary."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--before", type=Path, help="pgsweep of an earlier version, asked the same")
+    parser.add_argument("--commands", nargs="+", choices=_COMMANDS, default=_COMMANDS, help="only these")
+    parser.add_argument("--times", type=int, default=3, help="each question is asked so often")
+    options = parser.parse_args()
+    refuse_debug_build()
+    programs = {"before": options.before} if options.before else {}
+    programs["now"] = _NOW
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="pgsweep-answers-") as folder:
+        # Of a process its peak memory is known, or that of the one that made it, where this is more.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
+            evidence = other.submit(write_all, Path(folder)).result()
+        for row in measured(programs, evidence, options.commands, options.times):
+            rows.append(row)
+            print(row["command"], row["evidence"], summed_up(row, list(programs)), flush=True)
+    summary = {f"{row['command']}: {row['evidence']}": summed_up(row, list(programs)) for row in rows}
+    keep(HERE, summary, rows)
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()
