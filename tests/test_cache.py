@@ -376,7 +376,8 @@ def test_a_damaged_snapshot_is_not_believed(
             if damage == "names":
                 return {**pool, "db": np.full(len(pool["db"]), 123456789, dtype=np.uint32)}
             kept = len(pool["frame"]) // 2 if damage == "half" else 0
-            return {**pool, **{name: v[:kept] for name, v in pool.items() if isinstance(v, np.ndarray)}}
+            columns = {name: v[:kept] for name, v in pool.items() if isinstance(v, np.ndarray)}
+            return {**pool, **columns, "used": kept}
 
     with psycopg.connect(wheel18.conninfo()) as connection:
         # So much that half of it is less than the server counts, for all that is going on.

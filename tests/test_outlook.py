@@ -71,7 +71,7 @@ def test_what_lies_in_the_load_ends_it() -> None:
     ("name", "lasting"),
     [
         ("order-sql", True),
-        ("scan-no-ring", False),
+        ("scan-no-ring", True),
         ("sql-no-counts-17", True),
         ("short", False),
         ("steady-small", None),

@@ -128,7 +128,7 @@ def test_the_overview_hides_nothing(served: Served, browser: Any, width: int) ->
           return [cell.dataset.label, box.left, box.right, getComputedStyle(cell, '::before').content];
         })"""
     )
-    assert len(cells) == 7
+    assert len(cells) == 8
     for label, left, right, before in cells:
         assert 0 <= left < right <= width, label
         assert (label in before) == (width <= 800), "beside the value where there is no head"

@@ -38,7 +38,9 @@ def check_webhook(url: str) -> str:
     except ValueError:
         valid = False
     if not valid or not url.isprintable() or " " in url:
-        raise UsageError("`webhook` in serve.toml is not an address", hint='webhook = "https://HOST/PATH"')
+        raise UsageError(
+            "`webhook` in serve.toml is not an address", hint='webhook = "https://example.com/advice"'
+        )
     return url
 
 
