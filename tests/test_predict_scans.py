@@ -158,7 +158,8 @@ def test_pages_that_rings_leave_behind_are_a_reason() -> None:
     life = Life(60, points=(2_000, 2_000))
     found = predicted(life.trace(40, 60), [8_000])
     assert found.level == ROUGH
-    assert any("leave pages behind" in reason.text and "scanned" in reason.text for reason in found.reasons)
+    [lingering] = [reason.text for reason in found.reasons if reason.code == "scans-linger"]
+    assert "scans of scanned" in lingering
     assert found.low[0] < 0.05 < 0.2 < found.miss_ratio[0]
 
 
@@ -278,7 +279,7 @@ def test_a_relation_that_misses_otherwise_than_counted_is_named() -> None:
     )
 
     plain = predicted(two, [size], size)
-    assert not any("relations do not" in reason.text for reason in plain.reasons)
+    assert "relations-off-today" not in [reason.code for reason in plain.reasons]
     assert plain.miss_ratio[0] == missed.mean(), "at today's size the counted ratio is shown"
     assert plain.replayed_today == pytest.approx(missed.mean(), abs=0.001)
     more = missed.copy()
@@ -295,7 +296,7 @@ def test_a_relation_that_misses_otherwise_than_counted_is_named() -> None:
     found = predicted(replace(two, missed=moved), [size], size)
     assert found.level == ROUGH
     assert any(
-        "relations do not" in reason.text and ("left" in reason.text or "right" in reason.text)
+        reason.code == "relations-off-today" and ("left" in reason.text or "right" in reason.text)
         for reason in found.reasons
     )
 

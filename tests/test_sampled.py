@@ -75,7 +75,7 @@ def test_a_long_trace_is_sampled_and_says_so(traces: dict[str, NDArray[np.uint32
         for plan in (ReplayPlan(), ReplayPlan(long_trace_accesses=ACCESSES))
     )
     assert sampled.reasons[-1].code == "foreign-pages-sampled"
-    assert not any("samples" in reason.text for reason in whole.reasons)
+    assert "foreign-pages-sampled" not in [reason.code for reason in whole.reasons]
     assert sampled.miss_ratio == pytest.approx(whole.miss_ratio, abs=0.003)
     assert np.all((sampled.low <= whole.miss_ratio) & (whole.miss_ratio <= sampled.high))
 

@@ -18,7 +18,7 @@ from tests.harm.fix_world import GONE_SECONDS, Started, World
 
 pytestmark = [pytest.mark.slow]
 
-END_SECONDS = 60.0
+END_SECONDS = 180.0
 
 
 def has_session(world: World, started: Started) -> bool:
@@ -57,12 +57,14 @@ _STATE = (r"file: home/\.local(/\S*)? .*",)
 """Journals, and the history of serve."""
 _EVIDENCE = writes(r"\S*\.evidence")
 LONG = {
-    "record sql": Long(words="record -d {at} --source sql --for 60s -o sql.evidence", leaves=_EVIDENCE),
-    "record peek": Long(words="record -d {at} --source peek --for 60s -o peek.evidence", leaves=_EVIDENCE),
-    "record trace": Long(words="record -d {at} --source trace --for 60s -o trace.evidence", leaves=_EVIDENCE),
-    "advise": Long(words="advise -d {at} --source peek --for 60s", leaves=_EVIDENCE),
-    "verify": Long(words="verify {kept}/shop.evidence -d {at} --for 60s", leaves=_EVIDENCE),
-    "top": Long(words="top -d {at} --once --interval 60s"),
+    "record sql": Long(words="record -d {at} --source sql --for 300s -o sql.evidence", leaves=_EVIDENCE),
+    "record peek": Long(words="record -d {at} --source peek --for 300s -o peek.evidence", leaves=_EVIDENCE),
+    "record trace": Long(
+        words="record -d {at} --source trace --for 300s -o trace.evidence", leaves=_EVIDENCE
+    ),
+    "advise": Long(words="advise -d {at} --source peek --for 300s", leaves=_EVIDENCE),
+    "verify": Long(words="verify {kept}/shop.evidence -d {at} --for 300s", leaves=_EVIDENCE),
+    "top": Long(words="top -d {at} --once --interval 300s"),
     "serve": Long(
         words="serve {at} --listen 127.0.0.1:0 --interval 1s",
         begun=listens,
@@ -70,10 +72,10 @@ LONG = {
     ),
     "memory": Long(words="memory -d {at} --watch --interval 1s"),
     "footprint": Long(words="footprint|SELECT pg_sleep(60)|-d {at}"),
-    "warm save": Long(words="warm save x.heat -d {at} --every 60s", leaves=writes(r"\.?x\.heat\S*")),
+    "warm save": Long(words="warm save x.heat -d {at} --every 300s", leaves=writes(r"\.?x\.heat\S*")),
     "warm run": Long(words="warm run -d {at} --relations page --rate 100kB", leaves=_STATE),
     "warm restore": Long(words="warm restore {kept}/shop.heat -d {at} --rate 100kB"),
-    "warm keep": Long(words="warm keep app.other -d {at} --budget 1MB --for 60s"),
+    "warm keep": Long(words="warm keep app.other -d {at} --budget 1MB --for 300s"),
     "load": Long(
         words="load - target -d {at} --yes --format csv --header --jobs 2 --indexes drop",
         given="id,note\n" + "".join(f"{number},new\n" for number in range(5001, 9000)),
