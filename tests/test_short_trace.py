@@ -93,6 +93,16 @@ def test_few_clock_passes_narrow_the_intervals_of_large_pools() -> None:
     assert np.all((found.high - found.low)[larger] < 0.5 * (alone.high - alone.low)[larger])
 
 
+def test_hardly_a_miss_says_nothing_of_smaller_pools() -> None:
+    """What is in proportion to nothing would be nothing at every size."""
+    accesses = zipf_pages(PAGES, 0.9, 2 * WARM, 11)
+    trace = short_trace(accesses, 0.1)
+    none = replace(trace, missed=np.zeros(len(trace.pages), dtype=bool))
+    found = TraceCurve(none, server(BUFFERS)).at(SIZES)
+    assert not found.is_bounded
+    assert found.miss_ratio[0] > 0.1
+
+
 def test_a_trace_of_many_clock_passes_is_replayed() -> None:
     accesses = zipf_pages(PAGES, 0.9, 2 * WARM, 11)
     found = TraceCurve(short_trace(accesses, 3.0), server(BUFFERS)).at(SIZES)

@@ -91,7 +91,7 @@ class Look:
     passes: float | None = None
 
     @classmethod
-    def of(cls, pages: Floats, batches: Sequence[Floats], clock: Clock) -> Look:
+    def of(cls, pages: Floats, batches: Sequence[Floats] | Floats, clock: Clock) -> Look:
         """Return a look at many groups: those with most pages in the pool stay apart.
 
         Args:

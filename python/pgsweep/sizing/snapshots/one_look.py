@@ -46,7 +46,9 @@ def one_look(
     relative = bounds.interval([round(size * rate) for size in sizes_blocks])
     today = totals.miss_ratio - load.temporary_ratio
     point, low, high = (load.temporary_ratio + today * ratio for ratio in relative)
-    low, high = low - Z90 * totals.miss_ratio_error, high + Z90 * totals.miss_ratio_error
+    # Today's misses are known to so much; what is in proportion to them, too.
+    noise = Z90 * totals.miss_ratio_error * relative[0]
+    low, high = low - noise, high + noise
     if changed is not None:
         low, high = (changed * bound / np.maximum(point, 1e-9) for bound in (low, high))
         point = changed

@@ -29,6 +29,9 @@ _MOST_PASSES: Final = 4.0
 _PASS_REPLACES: Final = 0.5
 """The most of a pool that a clock pass replaces, but for loads that use hardly a page twice."""
 
+_LEAST_MISSES: Final = 100
+"""The bounds are in proportion to the misses counted: of hardly any they say that no size misses."""
+
 _FEW_RINGED: Final = 0.05
 """Where more of the accesses go through rings, what they leave behind is not told apart."""
 
@@ -56,7 +59,8 @@ class ShortTrace:
 
         Args:
             measured: at today's size.
-            noise: half the width of its 90% interval, for another stretch of this length.
+            noise: half the width of its 90% interval, for another stretch of this length; at another size
+                it is as large in proportion.
         """
         point, low, high = (float(bound[0]) for bound in self.bounds.interval([blocks]))
         return Replayed(
@@ -66,7 +70,7 @@ class ShortTrace:
             half_width=0.0,
             fresh=point * measured,
             settled=point * measured,
-            another_stretch=noise,
+            another_stretch=noise * point,
         )
 
 
@@ -80,17 +84,21 @@ def short_trace(trace: Trace, visits: Visits, server: Server) -> ShortTrace | No
     replaced = np.count_nonzero(trace.missed) + np.count_nonzero(trace.new_page)
     if replaced >= _MOST_PASSES * _PASS_REPLACES * pool or len(start.pages) < pool:
         return None
+    if np.count_nonzero(trace.missed & trace.counted) < _LEAST_MISSES:
+        return None
     states = np.zeros(len(trace.page_group), dtype=np.uint8)
     states[start.pages] = 1 + start.usage_counts
-    groups = len(trace.group_pages)
-    kept = ~trace.new_page
+    # Groups without a page in the pool are left out: there may be many more of them.
+    there, number = np.unique(trace.page_group[start.pages]), np.full(len(trace.group_pages), -1)
+    number[there] = np.arange(len(there))
+    group = number[trace.page_group]
+    kept = ~trace.new_page & (group >= 0)
     cells = states.astype(np.int64) * VISITS + np.minimum(visits.of_page, VISITS - 1)
-    pages = np.bincount(
-        (trace.page_group * (STATES * VISITS) + cells)[kept], minlength=groups * STATES * VISITS
-    ).reshape(groups, -1)
-    named = np.bincount(trace.page_group, minlength=groups)
-    pages[:, 0] += np.maximum(trace.group_pages - named, 0.0).astype(np.int64)
-    look = Look.of(pages.astype(np.float64), list(visits.batches), Clock.of(server.rules))
+    counted = np.bincount((group * STATES * VISITS + cells)[kept], minlength=len(there) * STATES * VISITS)
+    pages = counted.reshape(len(there), -1).astype(np.float64)
+    named = np.bincount(group[group >= 0], minlength=len(there))
+    pages[:, 0] += np.maximum(trace.group_pages[there] - named, 0.0)
+    look = Look.of(pages, visits.batches[there], Clock.of(server.rules))
     bounds = LookBounds.of_visits(look, pool)
     passes = bounds.look.passes
     assert passes is not None
