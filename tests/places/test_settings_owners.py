@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -15,6 +18,7 @@ import pytest
 
 from pgsweep.advice.apply import apply
 from pgsweep.errors import MissingAbility
+from pgsweep.host import patroni
 from pgsweep.pg.cluster import Cluster
 from tests.fix_apply import kept, recorded
 from tests.fix_cli import run
@@ -150,13 +154,34 @@ def test_patroni_is_asked_for_the_name_of_its_cluster(own: Cluster, tmp_path: Pa
     cluster = f"shop-{os.getpid()}"
     for scope, known in ((cluster, True), (f"{cluster}-2", False)):
         with open_folder() as folder:
-            patroni = program(folder, "patroni")
-            patroni.write_text(_REST.format(python=interpreter, scope=scope, address=address))
-            with started_with(own, f"--cluster_name={cluster}", by=patroni):
+            api = program(folder, "patroni")
+            api.write_text(_REST.format(python=interpreter, scope=scope, address=address))
+            with started_with(own, f"--cluster_name={cluster}", by=api):
                 said = refused(own, tmp_path)
         command = f"patronictl edit-config {cluster} --pg effective_cache_size=3GB"
         assert (command in (said.hint or "")) == known, said.hint
         assert (f"this is m1, primary of the cluster {cluster}" in (said.cause or "")) == known, said.cause
+
+
+def test_an_answer_that_comes_by_drips_is_left() -> None:
+    """A process of the server's user may call itself Patroni; each byte comes in time, the answer never."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            taken, _ = listening.accept()
+            with taken, suppress(OSError):
+                while not ended.wait(0.05):
+                    taken.sendall(b"X")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError):
+            patroni._asked("127.0.0.1", listening.getsockname()[1])
+        assert time.monotonic() - begin < 10
+        ended.set()
+        dripping.join()
 
 
 def test_patroni_is_known_by_its_command_line(own: Cluster, tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ which changes nothing, without a name or a password, within a second.
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ _PROGRAMS: Final = {b"patroni", b"patroni.py", b"patroni.__main__"}
 _LISTENING: Final = "0A"
 """TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h)."""
 
-_ANSWER_BYTES: Final = 1 << 16
+_ANSWER_BYTES: Final = 1 << 13
 _PATIENCE_SECONDS: Final = 1.0
 _MOST_PROCESSES: Final = 4
 _BANNER_BYTES: Final = 4096
@@ -70,7 +70,7 @@ def member_of(pid: int, cluster_name: str, proc: Path = PROC) -> PatroniMember |
         proc: the proc file system to read.
     """
     for address in _addresses(pid, proc):
-        with suppress(OSError, http.client.HTTPException, msgspec.MsgspecError, ValueError):
+        with suppress(OSError, msgspec.MsgspecError, ValueError):
             found = _asked(*address)
             if found.patroni.scope and found.patroni.scope == cluster_name:
                 return found
@@ -116,9 +116,22 @@ def _listening(entry: Path) -> list[tuple[str, int]]:
 
 
 def _asked(host: str, port: int) -> PatroniMember:
-    with closing(http.client.HTTPConnection(host, port, timeout=_PATIENCE_SECONDS)) as connection:
-        connection.request("GET", "/patroni")
-        return msgspec.json.decode(connection.getresponse().read(_ANSWER_BYTES), type=PatroniMember)
+    """Ask by HTTP/1.0, whose answer ends with the connection, within a second in all: it may come by drips.
+
+    Raises:
+        OSError: nothing answers in that time.
+        MsgspecError: it is no answer of Patroni's.
+    """
+    end, answer = time.monotonic() + _PATIENCE_SECONDS, b""
+    with socket.create_connection((host, port), _PATIENCE_SECONDS) as connection:
+        connection.sendall(b"GET /patroni HTTP/1.0\r\n\r\n")
+        while len(answer) < _ANSWER_BYTES:
+            connection.settimeout(max(end - time.monotonic(), 1e-3))
+            part = connection.recv(_ANSWER_BYTES)
+            if not part:
+                break
+            answer += part
+    return msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=PatroniMember)
 
 
 def is_overwritten_by_patroni(pid: int, config: str, proc: Path = PROC) -> bool:
