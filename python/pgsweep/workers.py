@@ -6,7 +6,6 @@ worker dies is done again, so tasks return the same whenever and wherever they r
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import multiprocessing
@@ -240,5 +239,7 @@ def _watch(parent: int, stop: Event) -> None:
 
 def is_loss(error: BaseException) -> bool:
     """Return whether a worker or the way to it was lost, so that the task is to be done again."""
-    lost = (BrokenExecutor, CancelledError, asyncio.CancelledError)
+    from asyncio import CancelledError as TaskCancelled
+
+    lost = (BrokenExecutor, CancelledError, TaskCancelled)
     return isinstance(error, lost) or type(error).__name__ == "KilledWorker"

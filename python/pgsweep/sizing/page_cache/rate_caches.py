@@ -36,9 +36,9 @@ Ints = NDArray[np.int64]
 Rows = tuple[NDArray[np.uint32], NDArray[np.uint8], Ints, Floats]
 """Pages, flags, owners, and when."""
 
-_PAGES: Final = 60_000
+_PAGES: Final = 16_000
 _MOST_PAGES: Final = 2_000_000
-_LEAST_POOL: Final = 1_000
+_LEAST_POOL: Final = 300
 """Blocks that are simulated of the relations, and at least of the pool."""
 
 _TURNOVERS: Final = 1.5
@@ -55,10 +55,10 @@ _GATHERINGS: Final = 5
 _COUNTED_GATHERINGS: Final = 10
 """The same while misses are counted: what comes from disk differs between one and the next."""
 
-_COUNTED: Final = 25_000
+_COUNTED: Final = 8_000
 """Misses that are counted, where that takes no more than `_MOST_ROWS` accesses."""
 
-_MOST_ROWS: Final = 4_000_000
+_MOST_ROWS: Final = 2_000_000
 _FEWEST_SECONDS: Final = 1e-6
 _LONGEST_SECONDS: Final = 1e12
 _FEWEST_PAGES: Final = 256

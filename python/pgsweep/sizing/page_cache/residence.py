@@ -31,7 +31,7 @@ _CAP: Final = 5
 _EXACT_PASSES: Final = 24
 _LATER_PASSES: Final = 60
 _MOST_PASSES: Final = 100_000
-_BISECTIONS: Final = 44
+_BISECTIONS: Final = 24
 
 
 @dataclass(frozen=True, kw_only=True)

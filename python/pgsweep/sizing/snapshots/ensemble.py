@@ -106,9 +106,7 @@ class LoadCurves:
     @cached_property
     def drawn(self) -> tuple[FittedCurve, list[FittedCurve]]:
         """The fit to the first subset of snapshots, and fits to its pages drawn again."""
-        subset, random = self.fit.subsets[0], np.random.default_rng([self.seed, 1])
-        rates = [own.rates for own in subset]
-        drawn = [resample(own.like, own.pages, own.rates, _DRAWN, random) for own in subset]
+        rates, drawn = [own.rates for own in self.fit.subsets[0]], self._replicates[0]
         curve = self.best.curve if self.change is None else self._curve(rates)
         centre = FittedCurve(curve=curve, rates=rates, pages=[own.pages for own in rates])
         return centre, [replace(centre, pages=[pages[k] for pages in drawn]) for k in range(_DRAWN)]
@@ -179,6 +177,16 @@ class LoadCurves:
         """Which groups are of the database."""
         return np.array([bool(group.relations) for group in self.load.groups])
 
+    @cached_property
+    def _replicates(self) -> list[list[Floats]]:
+        """Fits to the pages of each subset drawn again: of each group, shape (replicates, grid)."""
+        random = np.random.default_rng(self.seed)
+        each = max(_REPLICATES // len(self.fit.subsets), _DRAWN)
+        return [
+            [resample(own.like, own.pages, own.rates, each, random) for own in subset]
+            for subset in self.fit.subsets
+        ]
+
     def _fitted(self, rates: list[Rates], pass_seconds: float | None = None) -> FittedCurve:
         curve = self._curve(rates, pass_seconds)
         return FittedCurve(curve=curve, rates=rates, pages=[own.pages for own in rates])
@@ -211,18 +219,16 @@ class LoadCurves:
         Shape (replicates, sizes). With several subsets their own differences are in it as well, each divided
         as the mean over subsets divides it.
         """
-        subsets, random = self.fit.subsets, np.random.default_rng(self.seed)
-        per_subset = max(_REPLICATES // len(subsets), 4)
+        subsets = self.fit.subsets
         rows: list[Floats] = []
         centres: list[Floats] = []
-        for subset in subsets:
+        for subset, drawn in zip(subsets, self._replicates, strict=True):
             centre = ratios([own.rates.pages for own in subset])
             centres.append(centre)
-            drawn = [resample(own.like, own.pages, own.rates, per_subset, random) for own in subset]
-            rows.extend(ratios([pages[k] for pages in drawn]) - centre for k in range(per_subset))
+            rows.extend(ratios(list(pages)) - centre for pages in zip(*drawn, strict=True))
         noise = np.array(rows)
         if len(subsets) > 1:
             between = np.array(centres) - np.mean(centres, axis=0)
-            picks = random.integers(0, len(subsets), len(noise))
+            picks = np.random.default_rng([self.seed, 1]).integers(0, len(subsets), len(noise))
             noise = noise + between[picks] / np.sqrt(len(subsets))
         return noise

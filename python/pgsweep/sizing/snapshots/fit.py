@@ -91,10 +91,15 @@ def fit_load(load: Load, *, seed: int = 0) -> Fit:
     seen, by_paths = load.seen, len(load.seen.hand_buffers) > 0
     subsets = _subsets(load)
     groups = range(len(seen.groups))
-    batches = map_in_threads(_batch, repeat(seen), groups, repeat(subsets[0]), repeat(seed))
+    # Where many pages are seen as they are first loaded, they show their batches, and nothing is searched.
+    loaded = [loaded_batch(seen, group) if by_paths else None for group in groups]
+    unknown = [group for group in groups if loaded[group] is None]
+    searched = iter(map_in_threads(_batch, repeat(seen), unknown, repeat(subsets[0]), repeat(seed)))
+    batches = [next(searched) if own is None else own for own in loaded]
     fit_group: _FitGroup = _fit_states
     if by_paths:
-        subsets, fit_group = [np.arange(seen.snapshots)], partial(_fit_paths, seed=seed)
+        subsets = [np.arange(seen.snapshots)]
+        fit_group = partial(_fit_paths, seed=seed, searched=frozenset(unknown))
 
     def fit(chosen: Integers) -> list[GroupFit]:
         return map_in_threads(fit_group, repeat(seen), groups, repeat(chosen), batches)
@@ -182,17 +187,22 @@ def _fit_states(
     return GroupFit(rates=fit_rates(like, pages, batch, seen.clock, steps=steps), like=like, pages=pages)
 
 
-def _fit_paths(seen: Observations, group: int, chosen: Integers, batch: Floats, *, seed: int) -> GroupFit:
-    """Fit to the paths of the pages from state to state; batches follow from how pages are first seen."""
+def _fit_paths(
+    seen: Observations, group: int, chosen: Integers, batch: Floats, *, seed: int, searched: frozenset[int]
+) -> GroupFit:
+    """Fit to the paths of the pages from state to state.
+
+    Unless the batches were `searched` for, they follow from how pages are first seen, and are known better
+    once the rates are.
+    """
 
     def fit(batch: Floats) -> GroupFit:
         like, pages = path_likelihoods(seen, group, chosen, batch, np.random.default_rng([seed, group]))
         return GroupFit(rates=fit_rates(like, pages, batch, seen.clock), like=like, pages=pages)
 
-    first = loaded_batch(seen, group)
-    found = fit(batch if first is None else first)
-    better = None if first is None else loaded_batch(seen, group, found.rates)
-    if first is not None and better is not None and np.abs(better - first).max() > _SAME_BATCH:
+    found = fit(batch)
+    better = None if group in searched else loaded_batch(seen, group, found.rates)
+    if better is not None and np.abs(better - batch).max() > _SAME_BATCH:
         found = fit(better)
     return found
 

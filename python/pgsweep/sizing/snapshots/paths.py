@@ -19,7 +19,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from pgsweep.sizing.clock import COUNTS, USUAL, Clock
 from pgsweep.sizing.snapshots.observations import Observations
@@ -88,11 +87,9 @@ def path_likelihoods(
     known = moves[moves != _NOT_YET]
     tables = np.zeros((len(moves), len(GRID)))
     tables[len(moves) - len(known) :] = chain.logs(known // (_STATES * _STATES), known % (_STATES * _STATES))
-    taken = csr_array(
-        (np.ones(which.size), which.ravel(), np.arange(len(ended) + 1) * ended.shape[1]),
-        shape=(len(ended), len(moves)),
-    )
-    logs = np.where(states[:, :1] == _NOT_YET, 0.0, chain.resting[states[:, 0]]) + taken @ tables
+    logs = np.where(states[:, :1] == _NOT_YET, 0.0, chain.resting[states[:, 0]])
+    for move in which.reshape(ended.shape).T:
+        logs += tables[move]
     return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True))), pages
 
 
