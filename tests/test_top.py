@@ -33,7 +33,7 @@ from pgsweep.ui.numbers import known_bytes
 from pgsweep.ui.top import TopApp
 from pgsweep.ui.top_text import KEYS
 from tests.fix_cli import run
-from tests.fix_cluster import SETTINGS
+from tests.fix_cluster import SETTINGS, own_database
 from tests.fix_process import Patience, wait_until
 from tests.fix_screen import screen_of
 
@@ -51,29 +51,20 @@ GROUP BY 1
 
 @contextmanager
 def shop_of(cluster: Cluster) -> Iterator[str]:
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE topped")
-        conninfo = cluster.conninfo("topped")
-        try:
-            with psycopg.connect(conninfo, autocommit=True) as inside:
-                inside.execute("CREATE EXTENSION pg_buffercache")
-                inside.execute(
-                    "CREATE TABLE big AS SELECT g, repeat('x', 500) FROM generate_series(1, 9000) g"
-                )
-                inside.execute("CREATE TABLE hot AS SELECT generate_series(1, 9000) AS n")
-                inside.execute(
-                    sql.SQL("CREATE TABLE {} AS SELECT generate_series(1, 3000) AS n").format(
-                        sql.Identifier(ODD)
-                    )
-                )
-                inside.execute("VACUUM ANALYZE")
-                inside.execute("CHECKPOINT")
-                inside.execute("UPDATE hot SET n = n WHERE n < 100")
-                for _ in range(6):
-                    inside.execute("SELECT count(*) FROM hot").fetchone()
-            yield conninfo
-        finally:
-            connection.execute("DROP DATABASE topped WITH (FORCE)")
+    with own_database(cluster, "topped") as conninfo:
+        with psycopg.connect(conninfo, autocommit=True) as inside:
+            inside.execute("CREATE EXTENSION pg_buffercache")
+            inside.execute("CREATE TABLE big AS SELECT g, repeat('x', 500) FROM generate_series(1, 9000) g")
+            inside.execute("CREATE TABLE hot AS SELECT generate_series(1, 9000) AS n")
+            inside.execute(
+                sql.SQL("CREATE TABLE {} AS SELECT generate_series(1, 3000) AS n").format(sql.Identifier(ODD))
+            )
+            inside.execute("VACUUM ANALYZE")
+            inside.execute("CHECKPOINT")
+            inside.execute("UPDATE hot SET n = n WHERE n < 100")
+            for _ in range(6):
+                inside.execute("SELECT count(*) FROM hot").fetchone()
+        yield conninfo
 
 
 @contextmanager
