@@ -79,6 +79,11 @@ needs_cgroup = pytest.mark.skipif(cgroup.find_parent() is None, reason="needs a 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 
 
+def busyness() -> float:
+    """Return how many processes want each processor, 1 at least: each of them gets its share."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 class Patience:
     """Time that passes as on a machine of our own: beside others' work a second of it takes several.
 
@@ -92,9 +97,7 @@ class Patience:
     def left(self) -> float:
         """Return how many seconds are left; negative where none are."""
         now = time.monotonic()
-        # Each process that wants a processor gets its share of them.
-        wanting = os.getloadavg()[0] / (os.cpu_count() or 1)
-        self._left -= (now - self._at) / max(1.0, wanting)
+        self._left -= (now - self._at) / busyness()
         self._at = now
         return self._left
 

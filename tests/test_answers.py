@@ -31,7 +31,7 @@ from pgsweep.pg.trust import statements_to_create
 from pgsweep.warm.block_ranges import BlockRange
 from tests.fix_cli import run
 from tests.fix_proxy import Plan, Proxy, proxy_before
-from tests.fix_recording import A_SNAPSHOT_SECONDS, WhenRecording
+from tests.fix_recording import WhenRecording, a_snapshot_seconds
 from tests.fuzz.targets import server as target
 
 QUERIES = Path(connecting.__file__).with_name("queries")
@@ -182,7 +182,7 @@ def test_a_recording_keeps_what_it_has_when_answers_change(
 ) -> None:
     proxy, conninfo = proxied
     proxy.plan = plan = Plan(1, 0.0, rough=0.0)
-    changing = WhenRecording(lambda: setattr(plan, "rate", 1.0), after_seconds=A_SNAPSHOT_SECONDS)
+    changing = WhenRecording(lambda: setattr(plan, "rate", 1.0), after_seconds=a_snapshot_seconds())
     result = record_sql(conninfo, tmp_path / "a.evidence", seconds=60, progress=changing)
     changing.join()
     assert result.ended_by == "refused"
