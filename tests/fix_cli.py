@@ -18,6 +18,7 @@ from subprocess import DEVNULL, PIPE
 from typing import IO, Any, TypeAlias
 
 from tests.fix_initdb import TEMPLATES
+from tests.fix_process import Patience
 from tests.forked_cli import MOST_BYTES
 
 Stream: TypeAlias = int | IO[Any]
@@ -40,7 +41,7 @@ def start(
     cwd: Path | None = None,
     env: dict[str, str] | None = None,
     stdin: str = "",
-    timeout_seconds: float = 60,
+    timeout_seconds: float = 600,
 ) -> subprocess.CompletedProcess[str]:
     """Run the program pgsweep in a plain environment."""
     return subprocess.run(
@@ -156,11 +157,18 @@ class Command:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code as soon as the command has ended; negative for a signal."""
+        """Return the exit code as soon as the command has ended; negative for a signal.
+
+        Args:
+            timeout: for how many seconds to wait on a quiet machine.
+        """
         if self.returncode is None:
-            if not select.select([self._answers], [], [], timeout)[0]:
-                assert timeout is not None
-                raise subprocess.TimeoutExpired(self.args, timeout)
+            patience = Patience(timeout or 0.0)
+            while not select.select([self._answers], [], [], None if timeout is None else min(timeout, 1.0))[
+                0
+            ]:
+                if timeout is not None and patience.left() <= 0:
+                    raise subprocess.TimeoutExpired(self.args, timeout)
             status, self.processor_seconds, self.peak_bytes = json.loads(self._answers.recv(100))
             self._answers.close()
             self.returncode = os.waitstatus_to_exitcode(status)

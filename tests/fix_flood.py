@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import psycopg
 
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cluster import own_database
 
 DATABASE = "floodable"
 HOT_BLOCKS = 300
@@ -29,14 +30,9 @@ SETUP = (
 @contextmanager
 def floodable(cluster: Cluster) -> Iterator[str]:
     """Make the database, and drop it; gives its conninfo."""
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {DATABASE}".encode())
-    try:
-        fill(cluster.conninfo(DATABASE))
-        yield cluster.conninfo(DATABASE)
-    finally:
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-            connection.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)".encode())
+    with own_database(cluster, DATABASE) as conninfo:
+        fill(conninfo)
+        yield conninfo
 
 
 def fill(conninfo: str) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from pgsweep.errors import PgsweepError
 from pgsweep.load.copying import CopyState, NullLoadListener
@@ -20,6 +19,7 @@ from pgsweep.pg.connect import connect
 from pgsweep.pg.load_catalog import read_facts
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.records.load import LoadOutcome, LoadResult
+from tests.fix_cluster import own_database
 
 PARENT = "CREATE TABLE parent (id int PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 99);"
 
@@ -209,21 +209,6 @@ NASTY = (
 """More than the ten that the issue names; each in a database of its own."""
 
 
-@contextmanager
-def nasty_database(cluster: Cluster, nasty: Nasty, name: str) -> Iterator[str]:
-    """Make the tables in a database, and drop it; gives its conninfo."""
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
-    conninfo = cluster.conninfo(name)
-    try:
-        with psycopg.connect(conninfo, autocommit=True) as connection:
-            connection.execute(nasty.setup.encode())
-        yield conninfo
-    finally:
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
 def write_rows(conninfo: str, nasty: Nasty, path: Path, rows: int, *, first: int = 1) -> None:
     """Write a CSV with a header, whose rows the server makes."""
     numbers = f"generate_series({first}, {first + rows - 1}) g"
@@ -286,16 +271,17 @@ CREATE UNIQUE INDEX t_name ON t (lower(name) DESC) WHERE id >= 0;
 """
 
 
-@contextmanager
-def trouble_database(server: Cluster, setup: str = TROUBLE) -> Iterator[str]:
+def trouble_database(server: Cluster, setup: str = TROUBLE) -> AbstractContextManager[str]:
     """Make the database `trouble` with a table t, and drop it; gives its conninfo."""
-    ask(server.conninfo(), "DROP DATABASE IF EXISTS trouble WITH (FORCE)")
-    ask(server.conninfo(), "CREATE DATABASE trouble TEMPLATE template0")
-    try:
-        ask(server.conninfo("trouble"), setup)
-        yield server.conninfo("trouble")
-    finally:
-        ask(server.conninfo(), "DROP DATABASE trouble WITH (FORCE)")
+    return own_database(server, "trouble", setup)
+
+
+def write_head(path: Path, lines: int) -> Path:
+    """Write the first lines of a file beside it: `--compare` inserts each row of a file many times."""
+    head = path.with_name(f"few-{path.name}")
+    begin = path.read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
+    head.write_text("".join(begin), encoding="utf-8")
+    return head
 
 
 def write_trouble(path: Path, rows: int) -> Path:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from psycopg import sql
 
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cluster import own_database
 from tests.fix_process import wait_until
 
 _READS_PER_ROUND = 20
@@ -25,15 +25,16 @@ _READ = "SELECT sum((SELECT octet_length(filler) FROM page WHERE id = i)) FROM u
 def database(server: Cluster) -> Iterator[str]:
     """A database of our own with a table larger than the pool (16 MB)."""
     name = 'app "x"; drop'
-    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        with psycopg.connect(server.conninfo(name), autocommit=True) as inside:
+    with (
+        own_database(server, name) as conninfo,
+        psycopg.connect(server.conninfo(), autocommit=True) as connection,
+    ):
+        with psycopg.connect(conninfo, autocommit=True) as inside:
             make_page(inside)
         # A backend reports its last counts when it ends, which is some time after its client left.
         while connection.execute("SELECT FROM pg_stat_activity WHERE datname = %s", (name,)).fetchone():
             time.sleep(0.05)
         yield name
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def make_page(connection: psycopg.Connection[Any]) -> None:

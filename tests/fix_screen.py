@@ -9,13 +9,13 @@ import select
 import signal
 import struct
 import termios
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pyte
 
 from tests.fix_cli import Command, launch
+from tests.fix_process import Patience
 
 PATIENCE_SECONDS = 60.0
 
@@ -54,17 +54,17 @@ class Screen:
         return self.wait_until(there, f"{parts} without {without}", patience)
 
     def wait_until(self, there: Callable[[str], bool], what: str, patience: float = PATIENCE_SECONDS) -> str:
-        until = time.monotonic() + patience
+        until = Patience(patience)
         while not there(text := self.text()):
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{text}"
-            assert time.monotonic() < until, f"no {what} on:\n{text}"
+            assert until.left() > 0, f"no {what} on:\n{text}"
             self._read(0.2)
         return text
 
     def wait_end(self, patience: float = PATIENCE_SECONDS) -> int:
-        until = time.monotonic() + patience
+        until = Patience(patience)
         while (code := self.process.poll()) is None:
-            assert time.monotonic() < until, f"it does not end:\n{self.text()}"
+            assert until.left() > 0, f"it does not end:\n{self.text()}"
             self._read(0.1)
         self._read(0.1)
         return code

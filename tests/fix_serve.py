@@ -25,7 +25,7 @@ from pgsweep.pg.history_store import PostgresStore
 from pgsweep.serve.history import postgres_store, sqlite_store
 from pgsweep.serve.storage import Store
 from tests.fix_cli import Command, launch
-from tests.fix_process import wait_until
+from tests.fix_process import Patience, wait_until
 
 PGSWEEP = Path(sys.executable).with_name("pgsweep")
 PATIENCE_SECONDS = 90.0
@@ -70,12 +70,12 @@ class Served:
 
     def wait_for(self, path: str, there: Callable[[Any], bool], patience: float = PATIENCE_SECONDS) -> Any:
         """Return what a path gives as soon as it is so."""
-        until = time.monotonic() + patience
+        until = Patience(patience)
         while True:
             found = self.json(path)
             if there(found):
                 return found
-            assert time.monotonic() < until, found
+            assert until.left() > 0, found
             assert self.process.poll() is None
             time.sleep(0.2)
 

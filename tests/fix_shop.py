@@ -25,7 +25,7 @@ def point_reads(reads_per_second: int, scale: int) -> list[str]:
 
 
 @contextmanager
-def shop_under_load(cluster: Cluster, seconds: int = 120) -> Iterator[str]:
+def shop_under_load(cluster: Cluster, seconds: int = 1200) -> Iterator[str]:
     """Make the database `shop`, have pgbench read it for so long at most, and drop it; gives its conninfo."""
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         connection.execute("CREATE DATABASE shop")

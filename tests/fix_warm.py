@@ -20,6 +20,7 @@ from pgsweep.warm.heat.file import HeatMeta
 from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState
 from pgsweep.warm.readers import PrewarmReader
 from pgsweep.warm.work import Work
+from tests.fix_cluster import own_database
 
 BLOCK_BYTES = 8192
 
@@ -29,10 +30,9 @@ def database_to_warm(cluster: Cluster, name: str = "towarm") -> Iterator[str]:
     """Make the database and a role NAME_reader, and drop both; gives the superuser's conninfo."""
     reader = f"{name}_reader"
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(reader)))
-    try:
-        with psycopg.connect(cluster.conninfo(name), autocommit=True) as connection:
+    with own_database(cluster, name) as conninfo:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
             connection.execute("CREATE EXTENSION pg_prewarm; CREATE EXTENSION pg_buffercache")
             connection.execute("CREATE TABLE orders (id int PRIMARY KEY, filler text)")
             connection.execute(
@@ -56,11 +56,9 @@ def database_to_warm(cluster: Cluster, name: str = "towarm") -> Iterator[str]:
                     sql.Identifier(reader)
                 )
             )
-        yield cluster.conninfo(name)
-    finally:
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(reader)))
+        yield conninfo
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(reader)))
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ import psycopg
 
 from pgsweep.errors import INTERRUPTED
 from tests.fix_cli import Command, launch
+from tests.fix_process import Patience
 from tests.load_model_cases import OWNER, Case, Fault, make_case
 from tests.load_model_files import written
 from tests.load_model_oracle import Record, refused_rightly
@@ -206,9 +207,9 @@ class Run:
 
     def _inject(self, fault: Fault, process: Command) -> bool:
         """Have the fault happen; return whether the command had not ended before."""
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = Patience(PATIENCE_SECONDS)
         while fault.journal and not self.server.journal() and process.poll() is None:
-            assert time.monotonic() < end
+            assert end.left() > 0
             time.sleep(0.001)
         time.sleep(fault.delay_seconds)
         if process.poll() is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 
 from pgsweep.pg.cluster import Cluster
+from tests.fix_process import Patience
 from tests.load_model_cases import OWNER, WRITER
 from tests.load_model_oracle import Record
 from tests.load_model_tables import KINDS, Column, Table, literal, quote
@@ -85,9 +86,9 @@ class Server:
 
     def settle(self) -> None:
         """Wait until no other session is left."""
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = Patience(PATIENCE_SECONDS)
         while left := self.sessions():
-            assert time.monotonic() < end, f"sessions are left: {left}"
+            assert end.left() > 0, f"sessions are left: {left}"
             time.sleep(0.005)
 
     def journal(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pgsweep.errors import ConnectionFailed, EvidenceError, PgsweepError, UnexpectedAnswer
+from pgsweep.errors import ConnectionFailed, PgsweepError, UnexpectedAnswer
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg import connect as connecting
@@ -30,8 +30,9 @@ from pgsweep.pg.sharedmemory import read_facts
 from pgsweep.pg.trust import statements_to_create
 from pgsweep.warm.block_ranges import BlockRange
 from tests.fix_cli import run
+from tests.fix_process import busyness
 from tests.fix_proxy import Plan, Proxy, proxy_before
-from tests.fix_recording import A_SNAPSHOT_SECONDS, WhenRecording
+from tests.fix_recording import WhenRecording, a_snapshot_seconds
 from tests.fuzz.targets import server as target
 
 QUERIES = Path(connecting.__file__).with_name("queries")
@@ -169,7 +170,7 @@ def test_a_server_that_falls_silent_is_not_waited_for(
             begin = time.monotonic()
             with pytest.raises(ConnectionFailed, match="has not answered in time"), explained():
                 connection.execute("SELECT 1")
-            assert time.monotonic() - begin < 30
+            assert time.monotonic() - begin < 30 * busyness()
             assert connection.closed
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -182,7 +183,7 @@ def test_a_recording_keeps_what_it_has_when_answers_change(
 ) -> None:
     proxy, conninfo = proxied
     proxy.plan = plan = Plan(1, 0.0, rough=0.0)
-    changing = WhenRecording(lambda: setattr(plan, "rate", 1.0), after_seconds=A_SNAPSHOT_SECONDS)
+    changing = WhenRecording(lambda: setattr(plan, "rate", 1.0), after_seconds=a_snapshot_seconds())
     result = record_sql(conninfo, tmp_path / "a.evidence", seconds=60, progress=changing)
     changing.join()
     assert result.ended_by == "refused"
@@ -262,15 +263,8 @@ def test_every_command_survives_a_changed_server(command: int, tmp_path: Path) -
     """The short run of the fuzzing target, each command with the same seeds every time."""
     target.seeds()
     chance = random.Random(command)
-    words: str | None = None
-    while words is None:
-        workdir = Path(tempfile.mkdtemp(dir=tmp_path))
-        try:
-            words = target.run_one(target.INPUT.pack(0, 0, 0, command), workdir)
-        except EvidenceError as error:
-            # A busy machine may give so short a recording no time for a snapshot.
-            assert error.message == "not a single snapshot was taken"
-    assert words.endswith("as it was")
+    words = target.run_one(target.INPUT.pack(0, 0, 0, command), Path(tempfile.mkdtemp(dir=tmp_path)))
+    assert words is not None and words.endswith("as it was")
     for number in range(12):
         workdir = tmp_path / str(number)
         workdir.mkdir()

@@ -29,7 +29,7 @@ from pgsweep.ui.results import to_text
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import format_count
 from tests.fix_cli import PGSWEEP, run
-from tests.fix_cluster import answers
+from tests.fix_cluster import answers, own_database
 from tests.fix_process import needs_root, wait_until
 from tests.fix_results import cache_relation, cache_result
 from tests.fix_screen import screen_of
@@ -55,10 +55,8 @@ GROUP BY 1, 2
 @pytest.fixture
 def shop(server: Cluster) -> Iterator[str]:
     """A database with every kind of relation, in which nothing happens any more."""
-    name = "cached"
-    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        with psycopg.connect(server.conninfo(name), autocommit=True) as inside:
+    with own_database(server, "cached") as conninfo:
+        with psycopg.connect(conninfo, autocommit=True) as inside:
             inside.execute("CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm")
             inside.execute("CREATE TABLE plain (id int PRIMARY KEY, filler text)")
             inside.execute("INSERT INTO plain SELECT g, repeat('x', 500) FROM generate_series(1, 8000) g")
@@ -83,8 +81,7 @@ def shop(server: Cluster) -> Iterator[str]:
             inside.execute("UPDATE plain SET filler = repeat('z', 500) WHERE id < 100")
             for _ in range(4):
                 inside.execute("SELECT count(*) FROM parts_a").fetchone()
-        yield server.conninfo(name)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        yield conninfo
 
 
 def looked(conninfo: str, *, source: str = "auto", **arguments: object) -> CacheResult:

@@ -24,7 +24,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect, session_lives
 from pgsweep.pg.refusals import explained
 from tests.fix_cli import PGSWEEP
-from tests.fix_process import wait_until
+from tests.fix_process import busyness, wait_until
 from tests.fix_proxy import ENDLESS, Plan, Proxy, proxy_before
 
 _SLOWLY = {"drip", "slow notices", "silence", "settings"}
@@ -107,7 +107,7 @@ def test_what_comes_slowly_is_left(
             read_relations(connection)
     proxy.cut()
     assert proxy.plan.changes == [how]
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 30 * busyness()
 
 
 def test_many_slow_answers_share_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,8 @@ def test_a_signal_ends_it_while_the_server_is_silent(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.5)
         process.wait(20)
-        assert time.monotonic() - began < (4 if len(numbers) == 2 else 7)  # 2 and 5, on a busy machine
+        most_seconds = 4 if len(numbers) == 2 else 7  # 2 and 5, on a busy machine
+        assert time.monotonic() - began < most_seconds * busyness()
     finally:
         proxy.cut()
         process.kill()
@@ -250,7 +251,7 @@ def test_a_second_signal_ends_what_does_not_look_at_signals(tmp_path: Path) -> N
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-        assert time.monotonic() - began < 4  # 1.5 s, on a busy machine
+        assert time.monotonic() - began < 4 * busyness()  # 1.5 s, on a busy machine
     finally:
         process.kill()
         process.communicate()
@@ -313,7 +314,7 @@ def test_a_handshake_by_the_byte_ends_with_the_connect_timeout() -> None:
         began = time.monotonic()
         with pytest.raises(ConnectionFailed, match="began no session"):
             connect(f"host=127.0.0.1 port={port} user=x dbname=x sslmode=require connect_timeout=2")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 10 * busyness()
 
 
 def test_a_pipeline_has_a_result_for_each_statement(server: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

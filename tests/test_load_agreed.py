@@ -20,6 +20,8 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.load_journal import make_journal
 from tests.fix_load import ask, leftovers, outcome_of, trouble_database
 
+pytestmark = pytest.mark.one_server
+
 MADE = """
 CREATE FUNCTION twice(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN 2 * i; END';
 CREATE TABLE p (id int CHECK (twice(id) > 0), note text);

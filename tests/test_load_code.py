@@ -17,7 +17,8 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import run
-from tests.fix_load import At, ask, facts_of, leftovers, outcome_of, said
+from tests.fix_cluster import own_database
+from tests.fix_load import At, ask, facts_of, leftovers, outcome_of, said, write_head
 
 ROWS = 4000
 DROP = LoadOptions(indexes="drop", piece_bytes=8192)
@@ -54,13 +55,12 @@ def trapped(server: Cluster) -> Iterator[str]:
     """A database of mallory's, with a table of the superuser's; mallory may create in public."""
     with closing(psycopg.connect(server.conninfo(), autocommit=True)) as connection:
         connection.execute("CREATE ROLE mallory LOGIN; CREATE ROLE mon LOGIN")
-        connection.execute("CREATE DATABASE trapped OWNER mallory TEMPLATE template0")
-        conninfo = server.conninfo("trapped")
         try:
-            ask(conninfo, CODE + "; GRANT ALL ON SCHEMA public TO PUBLIC")
-            yield conninfo
+            with own_database(
+                server, "trapped", CODE + "; GRANT ALL ON SCHEMA public TO PUBLIC", owner="mallory"
+            ) as conninfo:
+                yield conninfo
         finally:
-            connection.execute("DROP DATABASE trapped WITH (FORCE)")
             connection.execute("DROP ROLE mallory, mon")
 
 
@@ -117,8 +117,9 @@ def test_nothing_that_others_planted_runs(server: Cluster, trapped: str, rows: P
     assert outcome_of(load_files(trapped, [str(truncated(trapped, rows))], "app.t", rejects)).rows == ROWS
     assert outcome_of(load_files(trapped, [str(rows)], "app.fires", LoadOptions())).rows == ROWS
     assert ask(trapped, "SELECT mark FROM app.fires WHERE id = 7") == [("NOTE 7",)]
+    few = write_head(rows, 50)
     for table in ("app.t", "app.fires"):
-        done = run("load", str(rows), table, "--compare", "--yes", "-d", trapped, timeout_seconds=120)
+        done = run("load", str(few), table, "--compare", "--yes", "-d", trapped, timeout_seconds=120)
         assert done.returncode == 0, done.stderr
     assert facts_of(trapped, "app.t") == before
     assert leftovers(trapped) == []

@@ -17,7 +17,6 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
@@ -30,7 +29,10 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run
+from tests.fix_cluster import own_database
 from tests.fix_load import facts_of, leftovers
+
+pytestmark = pytest.mark.one_server
 
 TABLE = """
 CREATE TABLE t (id int PRIMARY KEY, name text, price numeric CHECK (price < 1000), tags text[], doc jsonb,
@@ -42,16 +44,8 @@ CREATE INDEX t_name ON t (name);
 @pytest.fixture
 def conninfo(server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    name = sql.Identifier("formats")
-    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(name))
-    try:
-        with psycopg.connect(server.conninfo("formats"), autocommit=True) as connection:
-            connection.execute(TABLE.encode())
-        yield server.conninfo("formats")
-    finally:
-        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with own_database(server, "formats", TABLE) as found:
+        yield found
 
 
 def load(conninfo: str, *files: Path | str, rejects: Path | None = None, **options: Any) -> LoadOutcome:
@@ -516,7 +510,7 @@ def test_what_cannot_be_loaded_is_refused(conninfo: str, tmp_path: Path) -> None
 
 def test_practices_are_compared_on_a_copy_that_goes_again(conninfo: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
-    path.write_text("id,name\n" + "".join(f"{n},name {n}\n" for n in range(4000)))
+    path.write_text("id,name\n" + "".join(f"{n},name {n}\n" for n in range(1000)))
     before = facts_of(conninfo, "t")
     result = compare_practices(conninfo, [str(path)], "t", LoadOptions(), progress=NullListener())
     ratios = {practice.practice: practice.ratio_to_copy for practice in result.practices}

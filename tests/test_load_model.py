@@ -17,7 +17,7 @@ import pytest
 from tests.load_model_run import Run
 from tests.load_model_server import Server
 
-CASES = 200
+CASES = 120
 _ended: Counter[str] = Counter()
 
 

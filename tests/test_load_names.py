@@ -21,6 +21,8 @@ from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run
 from tests.fix_load import ask, refused, trouble_database
 
+pytestmark = pytest.mark.one_server
+
 TABLES = """
 CREATE TABLE p (id int, note text, qty int DEFAULT 7);
 CREATE TABLE twice ("Name" text, name text, id int);

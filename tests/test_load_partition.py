@@ -12,7 +12,10 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cluster import own_database
 from tests.fix_load import ask, leftovers
+
+pytestmark = pytest.mark.one_server
 
 SETUP = """
 CREATE TABLE parent (id int PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 9);
@@ -36,12 +39,8 @@ ROWS = 3000
 @pytest.fixture
 def conninfo(server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    ask(server.conninfo(), "CREATE DATABASE attached TEMPLATE template0")
-    try:
-        ask(server.conninfo("attached"), SETUP)
-        yield server.conninfo("attached")
-    finally:
-        ask(server.conninfo(), "DROP DATABASE attached WITH (FORCE)")
+    with own_database(server, "attached", SETUP) as found:
+        yield found
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run
 from tests.fix_load import ask, refused, trouble_database
 
+pytestmark = pytest.mark.one_server
+
 IN_PIECES: dict[str, Any] = {"indexes": "drop", "piece_bytes": 4096, "jobs": 2}
 AS_ONE: dict[str, Any] = {"single_transaction": True}
 

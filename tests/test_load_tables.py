@@ -11,7 +11,8 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, roll_back
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.load import LoadResult
-from tests.fix_load import NASTY, Nasty, content_of, facts_of, leftovers, nasty_database, write_rows
+from tests.fix_cluster import own_database
+from tests.fix_load import NASTY, Nasty, content_of, facts_of, leftovers, write_rows
 
 ROWS = 3000
 BY_NAME = {nasty.name: nasty for nasty in NASTY}
@@ -55,7 +56,7 @@ def loaded(conninfo: str, nasty: Nasty, path: Path, **options: object) -> LoadRe
 def test_the_catalog_is_equal_before_and_after(server: Cluster, name: str, tmp_path: Path) -> None:
     nasty = BY_NAME[name]
     path = tmp_path / "rows.csv"
-    with nasty_database(server, nasty, f"nasty_{server.version_num}") as conninfo:
+    with own_database(server, f"nasty_{server.version_num}", nasty.setup) as conninfo:
         write_rows(conninfo, nasty, path, ROWS)
         before = facts_of(conninfo, nasty.table)
         assert len(before) > 3
@@ -88,7 +89,7 @@ def test_the_catalog_is_equal_before_and_after(server: Cluster, name: str, tmp_p
 def test_a_refused_record_undoes_all(wheel18: Cluster, name: str, tmp_path: Path) -> None:
     nasty = BY_NAME[name]
     path = tmp_path / "rows.csv"
-    with nasty_database(wheel18, nasty, "nasty_undone") as conninfo:
+    with own_database(wheel18, "nasty_undone", nasty.setup) as conninfo:
         write_rows(conninfo, nasty, path, ROWS, first=ROWS + 1)
         loaded(
             conninfo,
@@ -127,7 +128,7 @@ def test_what_cannot_be_made_again_is_kept_and_said(wheel18: Cluster, tmp_path: 
     said = {}
     for name in ("referred to", "replicated", "refers to itself", "partitioned"):
         nasty = BY_NAME[name]
-        with nasty_database(wheel18, nasty, "nasty_plans") as conninfo:
+        with own_database(wheel18, "nasty_plans", nasty.setup) as conninfo:
             write_rows(conninfo, nasty, path, 10)
             plan = plan_load(conninfo, [str(path)], nasty.table, LoadOptions(indexes="drop")).plan
             said[name] = {entry.name: (entry.action, entry.reason) for entry in plan.objects}
@@ -142,7 +143,7 @@ def test_what_cannot_be_made_again_is_kept_and_said(wheel18: Cluster, tmp_path: 
 def test_a_rollback_of_nothing_says_so(wheel18: Cluster) -> None:
     nasty = BY_NAME["everything"]
     with (
-        nasty_database(wheel18, nasty, "nasty_nothing") as conninfo,
+        own_database(wheel18, "nasty_nothing", nasty.setup) as conninfo,
         pytest.raises(Exception, match="no load of `t` is unfinished"),
     ):
         roll_back(conninfo, "t")

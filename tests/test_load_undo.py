@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
@@ -14,7 +13,10 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import forget, load_files, plan_load, resume, roll_back
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import run
-from tests.fix_load import At, ask, facts_of, leftovers, outcome_of, said
+from tests.fix_cluster import own_database
+from tests.fix_load import At, ask, facts_of, leftovers, outcome_of, said, write_head
+
+pytestmark = pytest.mark.one_server
 
 ROWS = 3000
 DROP = LoadOptions(indexes="drop", piece_bytes=8192)
@@ -50,13 +52,8 @@ WATCHED = {
 @pytest.fixture
 def conninfo(server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE undo TEMPLATE template0")
-        try:
-            ask(server.conninfo("undo"), TABLE)
-            yield server.conninfo("undo")
-        finally:
-            connection.execute("DROP DATABASE undo WITH (FORCE)")
+    with own_database(server, "undo", TABLE) as found:
+        yield found
 
 
 @pytest.fixture
@@ -132,8 +129,8 @@ def test_what_was_made_since_is_never_fired(conninfo: str, rows: Path, watched: 
     assert ask(conninfo, "SELECT count(*) FROM log") == [(0,)]
 
 
-@pytest.mark.parametrize("name", ["rate %", "%s", "100%%", "%(id)s {}"])
-def test_a_percent_sign_in_a_name(conninfo: str, rows: Path, bad: Path, name: str) -> None:
+def test_a_percent_sign_in_a_name(conninfo: str, rows: Path, bad: Path) -> None:
+    name = "rate %, %s, 100%%, %(id)s {}"
     ask(
         conninfo,
         f'CREATE TABLE "{name}" (id int PRIMARY KEY, note text); CREATE INDEX "{name} i" ON "{name}" (note)',
@@ -145,7 +142,8 @@ def test_a_percent_sign_in_a_name(conninfo: str, rows: Path, bad: Path, name: st
         load_files(conninfo, [str(bad)], f'"{name}"', DROP)
     assert "the load was rolled back" in said(failed.value)
     assert facts_of(conninfo, f'"{name}"') == before
-    done = run("load", str(rows), f'"{name}"', "--compare", "--yes", "-d", conninfo, timeout_seconds=120)
+    few = write_head(rows, 50)
+    done = run("load", str(few), f'"{name}"', "--compare", "--yes", "-d", conninfo, timeout_seconds=120)
     assert done.returncode == 0, done.stderr
     assert outcome_of(load_files(conninfo, [str(rows)], f'"{name}"', DROP)).unchanged
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
@@ -19,6 +18,7 @@ from pgsweep.load.source import Input
 from pgsweep.load.split import Chunk
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import run
+from tests.fix_cluster import own_database
 from tests.fix_load import ask, facts_of, leftovers, outcome_of, said
 
 ROWS = 4000
@@ -33,12 +33,8 @@ WAYS = [
 @pytest.fixture
 def conninfo(wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE whole TEMPLATE template0")
-        try:
-            yield wheel18.conninfo("whole")
-        finally:
-            connection.execute("DROP DATABASE whole WITH (FORCE)")
+    with own_database(wheel18, "whole") as found:
+        yield found
 
 
 def written(path: Path, header: str, lines: list[str]) -> list[str]:

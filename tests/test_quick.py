@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import run_code
 from tests.fix_initdb import servers_started
+from tests.fix_process import Patience
 from tests.fix_quick import MOST_PROCESSOR_SECONDS, not_quick, uses_a_server
 
 PROGRAM = "from pgsweep.pg.cluster import Cluster; Cluster.create()"
@@ -98,3 +101,13 @@ def test_servers_of_commands_and_of_this_process_are_counted() -> None:
     assert servers_started() == before + 1
     with Cluster.create(settings={"shared_buffers": "8MB"}):
         assert servers_started() == before + 2
+
+
+def test_patience_lasts_longer_beside_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, now = Patience(10.0), time.monotonic()
+    monkeypatch.setattr(os, "getloadavg", lambda: (4.0 * (os.cpu_count() or 1), 0.0, 0.0))
+    monkeypatch.setattr(time, "monotonic", lambda: now + 20.0)
+    assert 4.9 < waiting.left() < 5.1
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(time, "monotonic", lambda: now + 26.0)
+    assert waiting.left() < 0

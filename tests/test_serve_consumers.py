@@ -23,7 +23,7 @@ from pgsweep.serve.consumers import KEPT, Consumers, Key, Values, gained, larges
 from pgsweep.serve.history import History, Interval
 from pgsweep.serve.history_reads import read_consumers
 from pgsweep.serve.storage import Store
-from tests.fix_process import wait_until
+from tests.fix_process import Patience, wait_until
 from tests.fix_serve import rows_of
 
 SECRET = "wordofpassing"
@@ -124,9 +124,9 @@ def test_what_is_executed_now_is_sampled(shop: Cluster, monkeypatch: pytest.Monk
     with working(conninfo, "SELECT pg_sleep(0.5)") as pid, opened(shop.conninfo()) as local:
         gathered = Consumers(local.connection, texts=False)
         found = None
-        until = time.monotonic() + 60
+        until = Patience(60)
         while found is None:
-            assert time.monotonic() < until
+            assert until.left() > 0
             gathered.sample()
             time.sleep(0.1)  # between two samples of what is executed
             gathered.remember_memory(look(local).processes)

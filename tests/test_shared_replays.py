@@ -27,7 +27,7 @@ from tests.fix_pool import kinds_of
 from tests.fix_written import DATABASE_OID, MIB, write_trace
 
 SIZES_BYTES = [size * MIB for size in (2, 4, 8, 16, 32)]
-ACCESSES, POOL_BLOCKS, SECONDS = 3_000_000, 16_000, 60
+ACCESSES, POOL_BLOCKS, SECONDS = 1_500_000, 16_000, 60
 LAWS = {"orders": (120_000, 0.8), "items": (60_000, 1.2), "log": (40_000, 0.0), "few": (8, 0.0)}
 PARTS = {"orders": 0.4, "items": 0.3, "log": 0.1, "few": 0.2}
 

@@ -123,7 +123,8 @@ def test_the_schedule_keeps_its_duty_and_ends() -> None:
     for cost_seconds, interval_seconds in ((1.0, 10), (0.2, 2.5)):
         long = SnapshotSchedule(cost_seconds, seconds=10, max_snapshots=None, clock=PassClock(8192), rng=rng)
         assert long.interval_seconds == interval_seconds
-    schedule = SnapshotSchedule(0.004, seconds=40, max_snapshots=None, clock=PassClock(8192), rng=rng)
+    begun = steady_clock(1, pass_seconds=100.0, interval_seconds=1.0)
+    schedule = SnapshotSchedule(0.004, seconds=40, max_snapshots=None, clock=begun, rng=rng)
     times = []
     while schedule.due_seconds < 40:
         times.append(schedule.due_seconds)
@@ -139,3 +140,13 @@ def test_the_schedule_keeps_its_duty_and_ends() -> None:
     assert schedule.reason_to_end(600) == "limit"
     still = SnapshotSchedule(0.1, seconds=None, max_snapshots=None, clock=PassClock(5), rng=rng)
     assert still.reason_to_end(61) == "still"
+
+
+def test_a_recording_whose_time_is_over_before_its_first_snapshot_takes_one() -> None:
+    clock = PassClock(1000)
+    slow = SnapshotSchedule(9.0, seconds=1.0, max_snapshots=None, clock=clock, rng=np.random.default_rng(1))
+    assert slow.due_seconds <= 1.0
+    assert slow.reason_to_end(5.0) is None
+    clock.add(5.0, zero_buffers=400, used_buffers=1000, allocations=0)
+    slow.choose_next(5.0)
+    assert slow.reason_to_end(5.0) == "time"

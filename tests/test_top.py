@@ -33,8 +33,8 @@ from pgsweep.ui.numbers import known_bytes
 from pgsweep.ui.top import TopApp
 from pgsweep.ui.top_text import KEYS
 from tests.fix_cli import run
-from tests.fix_cluster import SETTINGS
-from tests.fix_process import wait_until
+from tests.fix_cluster import SETTINGS, own_database
+from tests.fix_process import Patience, wait_until
 from tests.fix_screen import screen_of
 
 BLOCK = 8192
@@ -51,29 +51,20 @@ GROUP BY 1
 
 @contextmanager
 def shop_of(cluster: Cluster) -> Iterator[str]:
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE topped")
-        conninfo = cluster.conninfo("topped")
-        try:
-            with psycopg.connect(conninfo, autocommit=True) as inside:
-                inside.execute("CREATE EXTENSION pg_buffercache")
-                inside.execute(
-                    "CREATE TABLE big AS SELECT g, repeat('x', 500) FROM generate_series(1, 9000) g"
-                )
-                inside.execute("CREATE TABLE hot AS SELECT generate_series(1, 9000) AS n")
-                inside.execute(
-                    sql.SQL("CREATE TABLE {} AS SELECT generate_series(1, 3000) AS n").format(
-                        sql.Identifier(ODD)
-                    )
-                )
-                inside.execute("VACUUM ANALYZE")
-                inside.execute("CHECKPOINT")
-                inside.execute("UPDATE hot SET n = n WHERE n < 100")
-                for _ in range(6):
-                    inside.execute("SELECT count(*) FROM hot").fetchone()
-            yield conninfo
-        finally:
-            connection.execute("DROP DATABASE topped WITH (FORCE)")
+    with own_database(cluster, "topped") as conninfo:
+        with psycopg.connect(conninfo, autocommit=True) as inside:
+            inside.execute("CREATE EXTENSION pg_buffercache")
+            inside.execute("CREATE TABLE big AS SELECT g, repeat('x', 500) FROM generate_series(1, 9000) g")
+            inside.execute("CREATE TABLE hot AS SELECT generate_series(1, 9000) AS n")
+            inside.execute(
+                sql.SQL("CREATE TABLE {} AS SELECT generate_series(1, 3000) AS n").format(sql.Identifier(ODD))
+            )
+            inside.execute("VACUUM ANALYZE")
+            inside.execute("CHECKPOINT")
+            inside.execute("UPDATE hot SET n = n WHERE n < 100")
+            for _ in range(6):
+                inside.execute("SELECT count(*) FROM hot").fetchone()
+        yield conninfo
 
 
 @contextmanager
@@ -323,7 +314,7 @@ def test_any_size_of_screen(quiet: str) -> None:
         async with app.run_test(size=(80, 24)) as pilot:
 
             async def shown(*parts: str) -> list[str]:
-                until = time.monotonic() + 60
+                until = Patience(60)
                 while True:
                     await pilot.pause()
                     lines = [
@@ -332,7 +323,7 @@ def test_any_size_of_screen(quiet: str) -> None:
                     ]
                     if all(any(part in line for line in lines) for part in parts):
                         return lines
-                    assert time.monotonic() < until, "\n".join([str(parts), *lines])
+                    assert until.left() > 0, "\n".join([str(parts), *lines])
                     await asyncio.sleep(0.1)
 
             await shown("in pool▼", "big ")
@@ -347,16 +338,16 @@ def test_any_size_of_screen(quiet: str) -> None:
 
             first = await topmost()
             await pilot.press("down", "down")
-            until = time.monotonic() + 60
+            until = Patience(60)
             while await topmost() == first:
-                assert time.monotonic() < until
+                assert until.left() > 0
             await pilot.press(*["pagedown"] * 60)
             lines = await shown("relation▲", "cost: ")
             assert lines[8].strip(), "scrolled beyond the last relation"
             await pilot.press("home")
-            until = time.monotonic() + 60
+            until = Patience(60)
             while await topmost() != first:
-                assert time.monotonic() < until
+                assert until.left() > 0
             await pilot.press("q")
         assert app.return_code == 0
 

@@ -93,13 +93,18 @@ class SnapshotSchedule:
         if self._slot_begin + self.interval_seconds < now:
             self._slot_begin = now
         self.due_seconds = self._slot_begin + self.interval_seconds * float(self._rng.random())
+        if self.seconds is not None and not self._clock.snapshots:
+            self.due_seconds = min(self.due_seconds, self.seconds)
 
     def reason_to_end(self, now: float) -> str | None:
-        """Return why the observation is over, or None."""
+        """Return why the observation is over, or None.
+
+        One of a given length has a snapshot: on a busy host its time may be over before the first.
+        """
         if self._max_snapshots is not None and self._clock.snapshots >= self._max_snapshots:
             return "limit"
         if self.seconds is not None:
-            return "time" if now >= self.seconds else None
+            return "time" if now >= self.seconds and self._clock.snapshots else None
         if now >= LEAST_SECONDS and self._clock.suffices:
             return "enough"
         if now >= STILL_SECONDS and math.isinf(self._clock.pass_seconds):

@@ -160,6 +160,8 @@ def open_session(conninfo: str, oid: int | None = None) -> Connection:
             idle_in_transaction_session_timeout="0",
             idle_session_timeout="0",
             default_transaction_read_only="off",
+            # To compile one of our questions takes seconds, to answer it milliseconds; COPY is not compiled.
+            jit="off",
         )
         end_without_client(connection)
         if oid is not None:
