@@ -26,10 +26,19 @@ from tests.fix_serve import Served, Tab, serving
 MB = 1 << 20
 
 
-def keep(folder: Path, now: float) -> None:
-    """Write twenty minutes as if they had been collected: two databases, a restart, two checkpoints."""
+DAY = 86_400.0
+
+
+def keep(folder: Path, *ends: float) -> None:
+    """Write twenty minutes before each end: two databases, a restart, two checkpoints."""
     kept = History(sqlite_store(folder / "history.sqlite"), most_bytes=1 << 30)
     kept.start()
+    for now in ends:
+        add_twenty_minutes(kept, now)
+    kept.stop()
+
+
+def add_twenty_minutes(kept: History, now: float) -> None:
     for minute in range(20):
         at = now - 60.0 * (20 - minute)
         rows: dict[Key, Values] = {
@@ -51,7 +60,6 @@ def keep(folder: Path, now: float) -> None:
         if minute not in (10, 11):
             kept.add(Sample("shop", at, values))
     kept.add(Gap("shop", now - 660, now - 540, "the server is starting up"))
-    kept.stop()
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +68,8 @@ def served(wheel18: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     config = folder / "serve.toml"
     config.write_text(f"[[server]]\nname = 'shop'\nconninfo = {json.dumps(wheel18.conninfo())}\n")
     (folder / "history").mkdir()
-    keep(folder / "history", time.time())
+    now = time.time()
+    keep(folder / "history", now - 7 * DAY, now - DAY, now)
     with serving(folder / "history", options=("--config", str(config))) as running:
         running.wait_for("/servers/shop/series.json", lambda s: len(s["at"]) >= 3)
         yield running
@@ -99,10 +108,17 @@ def test_the_panels_in_a_browser(served: Served, browser: Any, width: int) -> No
     tab = Tab(browser, served, viewport={"width": width, "height": 900})
     page = tab.page
     page.goto(f"{served.address}/servers/shop?range=1h")
-    for name in ("dbhits", "dbreads", "reads"):
-        page.wait_for_selector(f"[data-chart={name}] canvas")
+    for name, first in (("dbhits", "shop"), ("dbreads", "shop"), ("reads", "into the pool")):
+        # What is behind today's line has a legend.
+        for word in ("a day before", "a week before"):
+            page.wait_for_selector(f"[data-chart={name}] .u-label:text-is('{first}, {word}')")
     labels = page.locator("[data-chart=dbhits] .u-legend .u-label").all_text_contents()
     assert {"shop", "<b>billing"} <= set(labels)
+    # At rest the legend has the last time of today, where what is behind goes on.
+    assert page.evaluate(
+        """() => [...document.querySelectorAll('[data-chart=reads] .u-series')].slice(0, 1)
+          .every((row) => new Date(row.querySelector('.u-value').textContent) <= new Date())"""
+    )
     page.wait_for_function(
         "document.querySelector('[data-chart=reads] .uplot').dataset.marks.includes('shared_buffers 128 MB')"
     )

@@ -169,8 +169,8 @@
   };
 
   // Where intervals are missing the line is broken: a point without a value is put there.
-  const withBreaks = (at, columns) => {
-    const x = [], out = columns.map(() => []), step = Math.max(series.step_seconds, 10);
+  const withBreaks = (at, columns, least) => {
+    const x = [], out = columns.map(() => []), step = Math.max(least, 10);
     const steps = at.slice(1).map((value, i) => value - at[i]).sort((a, b) => a - b);
     const usual = Math.max(step, steps.length ? steps[Math.floor(steps.length / 2)] : step);
     at.forEach((value, i) => {
@@ -180,8 +180,8 @@
     });
     return [x, ...out];
   };
-  const perSecond = (name) => series.columns[name].map((value, i) => {
-    const covered = series.columns.covered_seconds[i];
+  const perSecond = (name, of = series) => of.columns[name].map((value, i) => {
+    const covered = of.columns.covered_seconds[i];
     return value == null || !covered ? null : value / covered;
   });
   const clock = (_, ticks, __, ___, step) => ticks.map((at, i) => {
@@ -190,12 +190,26 @@
     const hour = time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false, ...(step < 60 && { second: "2-digit" }) });
     return i ? hour : `${hour}\n${day}`;
   });
-  const newest = (plot) => plot.data[0].length - 1;
-  const timed = (lines, axes, scales) => ({
-    padding: [8 + MARK_ROW * eventRows(), null, null, null], plugins: [eventMarks],
-    scales: { x: { time: true, range: () => [series.begin, series.end] }, ...scales },
-    series: [{ label: "time", value: legend((at) => new Date(at * 1000).toLocaleString([], { hour12: false }), newest) }, ...lines], axes: [{ space: 70, values: clock }, ...axes],
-  });
+  // The last point of today: what is behind it goes on.
+  const newest = (plot) => plot.data[0].findLastIndex((at) => at <= (series.at.at(-1) ?? series.end));
+  // The same time a day and a week before, behind the first line of a chart, where the history has it.
+  const BEFORE = [[86400, "a day before", [8, 4]], [7 * 86400, "a week before", [2, 4]]];
+  let past = [];
+  const timed = (name, lines, axes, scales, data, earlier) => {
+    const behind = past.flatMap(([shift, word, dash, had]) => {
+      const [at, column] = earlier(had) || [[], []];
+      if (!column.some((v) => v != null)) return [];
+      const line = { ...lines[0], label: `${lines[0].label}, ${word}`, stroke: css("--faint"), width: 1.5, dash, points: { show: false } };
+      return [[line, withBreaks(at.map((one) => one + shift), [column], 60)]];
+    });
+    const first = { label: "time", value: legend((at) => new Date(at * 1000).toLocaleString([], { hour12: false }), newest) };
+    show(name, {
+      padding: [8 + MARK_ROW * eventRows(), null, null, null], plugins: [eventMarks],
+      scales: { x: { time: true, range: () => [series.begin, series.end] }, ...scales },
+      legend: { markers: { dash: (plot, i) => ({ 8: "dashed", 2: "dotted" })[plot.series[i].dash?.[0]] || "solid" } },
+      series: [first, ...behind.map(([line]) => line), ...lines], axes: [{ space: 70, values: clock }, ...axes],
+    }, behind.length ? uPlot.join([...behind.map(([, table]) => table), data]) : data);
+  };
   // What happened, as marks on the axis of time: restarts and other gaps, changed settings, checkpoints.
   const happened = () => {
     if (!series) return [];
@@ -257,20 +271,23 @@
     const lines = [], columns = [];
     if (known) { lines.push({ label: "page cache", stroke: colour[2], width: 2, value }, { label: "disk", stroke: colour[1], width: 2, value }); columns.push(cache, disk); }
     if (!known || unsplit.some((v) => v > 0)) { lines.push({ label: "page cache or disk", stroke: colour[known ? 3 : 1], width: 2, value }); columns.push(unsplit); }
-    show("reads", timed([...lines, { label: "pool (right axis)", stroke: colour[0], width: 1.5, scale: "hits", value }], [left, right], { y: zero, hits: zero }),
-      withBreaks(series.at, [...columns, hits]));
-    const evictions = perSecond("evictions");
-    const period = series.at.map((_, i) => {
-      const moved = series.columns.hand_buffers[i], covered = series.columns.covered_seconds[i], pool = series.columns.shared_buffers_bytes[i];
+    if (lines.length > 1) { lines.unshift({ label: "into the pool", stroke: css("--ink"), width: 1, value }); columns.unshift(reads); }
+    timed("reads", [...lines, { label: "pool (right axis)", stroke: colour[0], width: 1.5, scale: "hits", value }], [left, right], { y: zero, hits: zero },
+      withBreaks(series.at, [...columns, hits], series.step_seconds), (had) => [had.series.at, perSecond("reads", had.series)]);
+    const passes = (of) => of.at.map((_, i) => {
+      const moved = of.columns.hand_buffers[i], covered = of.columns.covered_seconds[i], pool = of.columns.shared_buffers_bytes[i];
       return moved > 0 && covered && pool ? pool / 8192 * covered / moved : null;
     });
-    const parts = [];
-    if (evictions.some((v) => v != null)) parts.push([{ label: "evictions", stroke: colour[1], width: 2, value }, evictions]);
-    if (period.some((v) => v != null)) parts.push([{ label: "clock pass (right axis)", stroke: colour[3], width: 2, scale: "pass", value: legend((v) => `${short(v)} s`, newest) }, period]);
+    const seconds = legend((v) => `${short(v)} s`, newest, true);
+    const parts = [
+      [{ label: "evictions", stroke: colour[1], width: 2, value }, (of) => perSecond("evictions", of)],
+      [{ label: "clock pass (right axis)", stroke: colour[3], width: 2, scale: "pass", value: seconds }, passes],
+    ].filter(([, made]) => made(series).some((v) => v != null));
     if (!parts.length) { empty("sweep", "Neither evictions nor the clock hand were seen in this time."); return; }
     const axes = [{ values: (_, t) => t.map(short), size: 70, label: "evictions/s" }];
     if (parts.some(([line]) => line.scale)) axes.push({ scale: "pass", side: 1, grid: { show: false }, values: (_, t) => t.map(short), size: 70, label: "one clock pass, s" });
-    show("sweep", timed(parts.map(([line]) => line), axes, { y: zero, pass: zero }), withBreaks(series.at, parts.map(([, column]) => column)));
+    timed("sweep", parts.map(([line]) => line), axes, { y: zero, pass: zero },
+      withBreaks(series.at, parts.map(([, made]) => made(series)), series.step_seconds), (had) => [had.series.at, parts[0][1](had.series)]);
   };
   let databases = null;
   const MOST_DATABASES = 6;
@@ -280,13 +297,17 @@
     if (!databases.databases.length) { for (const name of ["dbhits", "dbreads"]) empty(name, nothing); return; }
     const colour = colours(), shown = databases.databases.filter((one) => one.name).slice(0, MOST_DATABASES);
     const line = (one, number, value) => ({ label: one.name, stroke: colour[number % colour.length], width: 2, value });
-    const ratios = shown.map((one) => one.hits.map((hits, i) => hits == null || !(hits + one.reads[i]) ? null : 100 * hits / (hits + one.reads[i])));
-    const rates = shown.map((one) => one.reads.map((reads, i) => reads == null || !databases.seconds[i] ? null : reads / databases.seconds[i]));
+    const ratioOf = (one) => one.hits.map((hits, i) => hits == null || !(hits + one.reads[i]) ? null : 100 * hits / (hits + one.reads[i]));
+    const rateOf = (one, of) => one.reads.map((reads, i) => reads == null || !of.seconds[i] ? null : reads / of.seconds[i]);
     const left = (label) => ({ values: (_, t) => t.map(short), size: 70, label });
-    const ratio = legend((v) => `${v.toFixed(2)}%`, newest), rate = legend((v) => `${short(v)}/s`, newest);
+    const ratio = legend((v) => `${v.toFixed(2)}%`, newest, true), rate = legend((v) => `${short(v)}/s`, newest, true);
     const least = { range: (_, low) => [Math.max(0, Math.min(low, 99) - 1), 100.5] };
-    show("dbhits", timed(shown.map((one, i) => line(one, i, ratio)), [left("hit ratio, %")], { y: least }), [databases.at, ...ratios]);
-    show("dbreads", timed(shown.map((one, i) => line(one, i, rate)), [left("into the pool, blocks/s")], { y: zero }), [databases.at, ...rates]);
+    for (const [name, words, label, scale, made] of [["dbhits", "hit ratio, %", ratio, least, ratioOf], ["dbreads", "into the pool, blocks/s", rate, zero, rateOf]]) {
+      timed(name, shown.map((one, i) => line(one, i, label)), [left(words)], { y: scale }, [databases.at, ...shown.map((one) => made(one, databases))], (had) => {
+        const one = had.databases.databases.find((each) => each.name === shown[0].name);
+        return one && [had.databases.at, made(one, had.databases)];
+      });
+    }
   };
   const draw = () => { if (curves) drawCurve(); if (series) drawSeries(); drawDatabases(); };
   const later = (work, pause) => {
@@ -306,8 +327,20 @@
       if (!series && !(error instanceof TypeError)) for (const name of ["reads", "sweep"]) empty(name, error.message);
       throw error;
     }
-    drawSeries(); drawDatabases();
+    drawSeries(); drawDatabases(); loadPast();
   }, pause);
+  const loadPast = later(async () => {
+    const { begin, end } = series, found = [];
+    for (const [shift, word, dash] of BEFORE) {
+      if (end - begin > shift + 60) continue;
+      // A little more than is shown: the range moves on meanwhile.
+      const then = `begin=${begin - shift}&end=${end - shift + 300}`;
+      const [had, counted] = await Promise.all(["series", "databases"].map((what) => json(`${base}/servers/${key}/${what}.json?${then}`)));
+      found.push([shift, word, dash, { series: had, databases: counted }]);
+    }
+    past = found;
+    drawSeries(); drawDatabases();
+  }, 120000);
   const loadDatabases = later(async () => {
     databases = await json(`${base}/servers/${key}/databases.json?${ranged()}`);
     drawDatabases();
