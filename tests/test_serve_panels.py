@@ -13,11 +13,21 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgsweep.cache.top.live import ServerCounters
+from pgsweep.cache.top.live import Live, ServerCounters
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.counting import Counting
+from pgsweep.records.top import TopView
 from pgsweep.residency.access import opened
-from pgsweep.serve.consumers import Key, Values, counted_key, total_key
+from pgsweep.serve.consumers import (
+    OTHER_ID,
+    POOLED,
+    Key,
+    Values,
+    counted_key,
+    largest,
+    pooled,
+    total_key,
+)
 from pgsweep.serve.history import Gap, History, Interval, Sample, sqlite_store
 from pgsweep.serve.history_reads import read_databases, read_series
 from tests.fix_process import wait_until
@@ -47,6 +57,8 @@ def add_twenty_minutes(kept: History, now: float) -> None:
             ("statement", "<b>anna", "shop", "-77"): {"reads": 80.0, "hits": 20.0, "calls": 4.0},
             ("statement", "bert", "shop", "12"): {"reads": 20.0, "hits": 80.0, "calls": 4.0},
             total_key(): {"reads": 100.0, "hits": 100.0, "calls": 8.0},
+            (POOLED, "", "shop", "<b>orders"): {"memory_byte_seconds": 40.0 * MB * 60},
+            (POOLED, "", "", OTHER_ID): {"memory_byte_seconds": 8.0 * MB * 60},
         }
         kept.add(Interval("shop", at, 60.0, rows))
         size = 64 * MB if minute < 10 else 128 * MB
@@ -89,8 +101,39 @@ def test_databases_over_time_are_those_of_the_history(served: Served) -> None:
     assert {row["database"] for row in rows} >= {"shop", "<b>billing"}
     # What is counted of databases is no consumer.
     consumers = served.json("/servers/shop/consumers.json?range=1h")["consumers"]
-    assert "counted" not in {one["kind"] for one in consumers}
+    assert {"counted", POOLED}.isdisjoint(one["kind"] for one in consumers)
     assert served.ask("/servers/none/databases.json")[0] == 404
+
+
+def test_the_pool_by_relations_over_time(served: Served) -> None:
+    found = served.json("/servers/shop/shares.json?range=1h")
+    assert found["schema"] == "pgsweep.serve.shares/1"
+    assert [(one["database"], one["relation"]) for one in found["relations"][-1:]] == [("", "")], "all others"
+    held = {one["relation"]: one["pool_bytes"][:20] for one in found["relations"]}
+    assert held["<b>orders"] == [40.0 * MB] * 20
+    assert held[""] == [8.0 * MB] * 20
+    rows = list(csv.DictReader(io.StringIO(served.ask("/servers/shop/shares.csv?range=1h")[2])))
+    assert len([row for row in rows if row["relation"] == "<b>orders"]) == 20
+    then = served.json(f"/servers/shop/shares.json?begin={found['begin'] - DAY}&end={found['end'] - DAY}")
+    assert {one["relation"]: set(one["pool_bytes"]) for one in then["relations"]}["<b>orders"] == {40.0 * MB}
+
+
+def test_what_relations_have_in_the_pool_adds_up(wheel18: Cluster) -> None:
+    """Also one that is named as what stands for all others."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE other AS SELECT g FROM generate_series(1, 20000) g")
+        connection.execute("CREATE TABLE smaller AS SELECT 1 AS g")
+        try:
+            with opened(wheel18.conninfo()) as access:
+                sample = Live(access).look().sample(TopView(sort="pool", limit=2, fold=True))
+        finally:
+            connection.execute("DROP TABLE other, smaller")
+    rows = largest(pooled(sample, 60.0))
+    held = {key[1:]: row["memory_byte_seconds"] / 60.0 for key, row in rows.items()}
+    assert sum(held.values()) == sample.pool.used_bytes
+    assert held["", "postgres", "public.other"] > 50 * 8192
+    assert held["", "", OTHER_ID] > 0
+    assert len(rows) == 3
 
 
 def test_statements_by_misses(served: Served) -> None:
@@ -114,6 +157,10 @@ def test_the_panels_in_a_browser(served: Served, browser: Any, width: int) -> No
             page.wait_for_selector(f"[data-chart={name}] .u-label:text-is('{first}, {word}')")
     labels = page.locator("[data-chart=dbhits] .u-legend .u-label").all_text_contents()
     assert {"shop", "<b>billing"} <= set(labels)
+    words = page.locator("[data-chart=shares] .u-legend tr").all_text_contents()
+    # An area has its own size and its share, not the sum with what it stands on.
+    assert next(word for word in words if word.startswith("<b>orders")).endswith("40 MB, 31.3%")
+    assert next(word for word in words if word.startswith("all others")).endswith("8 MB, 6.3%")
     # At rest the legend has the last time of today, where what is behind goes on.
     assert page.evaluate(
         """() => [...document.querySelectorAll('[data-chart=reads] .u-series')].slice(0, 1)

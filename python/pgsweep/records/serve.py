@@ -270,6 +270,37 @@ class ServeDatabases(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None = None
 
 
+class ServeShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one relation has in the pool over time: measured.
+
+    Attributes:
+        relation: its name, with the schema where that is not `public`; empty for all that are not named.
+        pool_bytes: at the end of each interval, on average over coarser ones; null where it was not among the
+            largest.
+    """
+
+    database: str
+    relation: str
+    pool_bytes: list[float | None]
+
+
+class ServeShares(msgspec.Struct, frozen=True, kw_only=True):
+    """What relations have in the pool over a range: the largest, then all others together.
+
+    Attributes:
+        at: ends of the intervals, in seconds since 1970.
+        trouble: why nothing is known, where the history cannot be read.
+    """
+
+    schema: str = "pgsweep.serve.shares/1"
+    server: str
+    begin: float
+    end: float
+    at: list[float]
+    relations: list[ServeShare]
+    trouble: str | None = None
+
+
 class ServeMemoryPart(msgspec.Struct, frozen=True, kw_only=True):
     """One part of the host's memory; `twice` of it lies in another part too."""
 

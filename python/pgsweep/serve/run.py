@@ -33,6 +33,7 @@ from pgsweep.records.serve import (
     ServeMemory,
     ServeOverview,
     ServeSeries,
+    ServeShares,
     ServeSummary,
 )
 from pgsweep.records.top import TopSample, TopView
@@ -47,6 +48,7 @@ from pgsweep.serve.history_reads import (
     read_curves,
     read_databases,
     read_series,
+    read_shares,
     read_verification,
 )
 from pgsweep.serve.holding import hold_folder
@@ -305,6 +307,14 @@ class Service:
             return ServeDatabases(
                 server=name, begin=begin, end=end, at=[], seconds=[], databases=[], trouble=error.message
             )
+
+    def shares(self, key: str, begin: float, end: float) -> ServeShares:
+        """Return what relations have in the pool."""
+        name = self.board.servers[key].config.name
+        try:
+            return read_shares(self._store, name, begin, end)
+        except PgsweepError as error:
+            return ServeShares(server=name, begin=begin, end=end, at=[], relations=[], trouble=error.message)
 
     def consumers(self, key: str, begin: float, end: float) -> ServeConsumers:
         """Return who used the server over a range."""

@@ -22,6 +22,7 @@ from pgsweep.records.serve import (
     ServeMemory,
     ServeOverview,
     ServeSeries,
+    ServeShares,
 )
 from pgsweep.records.top import TopRelation
 from pgsweep.serve.web.query import Query
@@ -93,6 +94,17 @@ def databases_csv(key: str, found: ServeDatabases) -> Response:
         if one.hits[number] is not None
     ]
     return as_csv(f"{key}-databases", ("at", "seconds", "database", "hits", "reads"), rows)
+
+
+def shares_csv(key: str, found: ServeShares) -> Response:
+    """Return what relations have in the pool, a row an interval and relation."""
+    rows = [
+        (at, shown(one.database), shown(one.relation), one.pool_bytes[number])
+        for number, at in enumerate(found.at)
+        for one in found.relations
+        if one.pool_bytes[number] is not None
+    ]
+    return as_csv(f"{key}-shares", ("at", "database", "relation", "pool_bytes"), rows)
 
 
 def curves_csv(key: str, curves: Iterable[ServeCurve]) -> Response:

@@ -309,7 +309,39 @@
       });
     }
   };
-  const draw = () => { if (curves) drawCurve(); if (series) drawSeries(); drawDatabases(); };
+  let shares = null;
+  const MOST_SHARES = 6;
+  // Stacked, the largest on top: each area hides the lower end of the one before it.
+  const drawShares = () => {
+    if (!shares || !series) return;
+    if (!shares.relations.length) { empty("shares", shares.trouble || "Nothing is known of this time yet: the first interval takes a minute."); return; }
+    const named = shares.relations.filter((one) => one.relation), home = named[0]?.database;
+    const parts = named.slice(0, MOST_SHARES).map((one) => [one.database && one.database !== home ? `${one.database}: ${one.relation}` : one.relation, [one]]);
+    const others = shares.relations.filter((one) => !one.relation || named.indexOf(one) >= MOST_SHARES);
+    if (others.length) parts.push(["all others", others]);
+    const known = shares.at.map((_, i) => shares.relations.some((one) => one.pool_bytes[i] != null));
+    const columns = [];
+    let above = shares.at.map(() => 0);
+    for (const [, ones] of parts.toReversed()) {
+      above = above.map((sum, i) => sum + ones.reduce((held, one) => held + (one.pool_bytes[i] || 0), 0));
+      columns.unshift(above.map((sum, i) => known[i] ? sum : null));
+    }
+    const held = (plot, _, number, index) => {
+      let i = index == null ? newest(plot) : index;
+      const { data } = plot, pool = parts.length + 1, column = data[number];
+      while (i > 0 && column[i] === undefined) i--;
+      if (column[i] == null) return "–";
+      const size = number === pool ? column[i] : column[i] - (number + 1 < pool ? data[number + 1][i] : 0);
+      while (i > 0 && data[pool][i] == null) i--;
+      return number === pool || !data[pool][i] ? bytes(size) : `${bytes(size)}, ${(100 * size / data[pool][i]).toFixed(1)}%`;
+    };
+    const lines = parts.map(([label], n) => ({ label, stroke: css(n === parts.length - 1 && others.length ? "--p6" : `--p${n}`), fill: css(n === parts.length - 1 && others.length ? "--p6" : `--p${n}`), width: 0, points: { show: false }, value: held }));
+    lines.push({ label: "shared_buffers", stroke: css("--ink"), width: 1, dash: [8, 4], points: { show: false }, value: held });
+    const table = withBreaks(shares.at, columns, 60);
+    timed("shares", lines, [{ values: (_, ticks) => ticks.map(bytes), size: 70, incrs: Array.from({ length: 48 }, (_, n) => 2 ** n) }], { y: zero },
+      uPlot.join([table, [series.at, series.columns.shared_buffers_bytes]]), () => null);
+  };
+  const draw = () => { if (curves) drawCurve(); if (series) drawSeries(); drawDatabases(); drawShares(); };
   const later = (work, pause) => {
     let waiting = null, last = 0;
     return () => {
@@ -327,7 +359,7 @@
       if (!series && !(error instanceof TypeError)) for (const name of ["reads", "sweep"]) empty(name, error.message);
       throw error;
     }
-    drawSeries(); drawDatabases(); loadPast();
+    drawSeries(); drawDatabases(); drawShares(); loadPast();
   }, pause);
   const loadPast = later(async () => {
     const { begin, end } = series, found = [];
@@ -341,12 +373,12 @@
     past = found;
     drawSeries(); drawDatabases();
   }, 120000);
-  const loadDatabases = later(async () => {
-    databases = await json(`${base}/servers/${key}/databases.json?${ranged()}`);
-    drawDatabases();
+  const loadMinutes = later(async () => {
+    [databases, shares] = await Promise.all(["databases", "shares"].map((what) => json(`${base}/servers/${key}/${what}.json?${ranged()}`)));
+    drawDatabases(); drawShares();
   }, 5000);
   if (key) {
-    loadCurves(); loadSeries(); loadDatabases();
+    loadCurves(); loadSeries(); loadMinutes();
     let sizing = null;
     new ResizeObserver(() => { clearTimeout(sizing); sizing = setTimeout(() => {
       for (const [name, { plot }] of charts) plot.setSize({ width: Math.max(200, document.querySelector(`[data-chart="${name}"]`).clientWidth), height: 300 });
@@ -363,7 +395,7 @@
     for (const name of ["sample", "curve", "memory", "recording", "consumers"]) events.addEventListener(name, () => {
       pass(name);
       if (key && name === "sample") loadSeries();
-      if (key && name === "consumers") loadDatabases();
+      if (key && name === "consumers") loadMinutes();
       if (key && (name === "curve" || name === "recording")) loadCurves();
     });
     events.addEventListener("open", () => {
