@@ -29,7 +29,7 @@ from pgsweep.records.serve import (
 from pgsweep.serve.board import Board, best_advice, waiting_saved
 from pgsweep.serve.config import ServeConfig, ServerConfig
 from pgsweep.serve.forecast import Forecasts, predict_pieces
-from pgsweep.serve.metrics import _Metrics, exposed
+from pgsweep.serve.metrics import Metrics, exposed
 from pgsweep.serve.rules import expressions
 from pgsweep.serve.run import Service
 from pgsweep.serve.steady import steadied
@@ -176,7 +176,7 @@ def test_without_a_prediction_no_place_says_to_leave_it(board: Board) -> None:
 def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_there_are(board: Board) -> None:
     """Also those without a value yet: of them too the name and the labels are known."""
     labels = {}
-    for family in _Metrics(board, [], 5).collect():
+    for family in Metrics(board, [], 5).collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels[name] = set(family._labelnames)  # type: ignore[attr-defined]
     asked: set[str] = set()

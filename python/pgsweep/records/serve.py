@@ -140,6 +140,27 @@ class ServeAdviceChanged(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str | None]
 
 
+class ServeAlert(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule of `--alerts` that holds now.
+
+    Attributes:
+        server: the name; empty where it is about pgsweep itself.
+        severity: `critical`, `warning` or `info`.
+        state: `pending` until it has held for as long as it must, then `firing`.
+        since: when it was first seen to hold, in seconds since 1970; when pgsweep was started at the latest.
+        fires_after_seconds: for how long it must hold.
+    """
+
+    name: str
+    server: str
+    severity: str
+    state: str
+    since: float
+    fires_after_seconds: float
+    summary: str
+    description: str
+
+
 class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One server in the overview.
 
@@ -162,6 +183,7 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
         reclaim_bytes: memory that is not needed for today's throughput, less 2%: predicted; null where it is
             not known.
         pays_bytes: more memory that would certainly raise the throughput; null where none would, or unknown.
+        alerts: that hold now, of this server and of pgsweep itself.
         pool_missing: why the buffers are not read though the server answers, and what would allow it. Then
             `pool_source` is empty, and what follows from the buffers is null. Null where they are read.
     """
@@ -196,6 +218,7 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     standing: ServeStanding | None = None
     reclaim_bytes: int | None = None
     pays_bytes: int | None = None
+    alerts: list[ServeAlert] = []
 
 
 class ServeOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,12 +226,14 @@ class ServeOverview(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         history_trouble: why the history is not written now; null where it is.
+        alerts: that hold now: those that fire, then those that are pending.
     """
 
     schema: str = "pgsweep.serve.overview/1"
     at: float
     servers: list[ServeSummary]
     history_trouble: str | None = None
+    alerts: list[ServeAlert] = []
 
 
 class ServeGap(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.serve import (
     ServeAdvised,
+    ServeAlert,
     ServeChange,
     ServeCurve,
     ServeFailure,
@@ -153,6 +154,8 @@ class Board:
         }
         self.history_trouble = history_trouble
         self._listeners: list[Callable[[str, str], None]] = []
+        self.alerts: list[ServeAlert] = []
+        """Those that hold now; replaced as a whole."""
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
         """Have a function called with the key and the kind of each change: `sample`, `curve` and so on."""
@@ -194,12 +197,16 @@ class Board:
                 s.name,
             )
         )
-        return ServeOverview(at=time.time(), servers=found, history_trouble=self.history_trouble())
+        return ServeOverview(
+            at=time.time(), servers=found, history_trouble=self.history_trouble(), alerts=self.alerts
+        )
 
     def summary(self, key: str) -> ServeSummary:
         """Return one server."""
         with self._lock:
-            return summary_of(self.servers[key])
+            found = summary_of(self.servers[key])
+        alerts = [one for one in self.alerts if one.server in ("", found.name)]
+        return msgspec.structs.replace(found, alerts=alerts)
 
     def curves(self, key: str) -> list[ServeCurve]:
         """Return the curves of the sliding windows, shortest first."""

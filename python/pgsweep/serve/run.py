@@ -38,6 +38,7 @@ from pgsweep.records.serve import (
 )
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.residency.access import opened
+from pgsweep.serve.alerts import EVERY_SECONDS, Alerts
 from pgsweep.serve.board import Board, Watched, best_advice
 from pgsweep.serve.collect import Collector
 from pgsweep.serve.config import ServeConfig, is_loopback, make_folder
@@ -52,7 +53,7 @@ from pgsweep.serve.history_reads import (
     read_verification,
 )
 from pgsweep.serve.holding import hold_folder
-from pgsweep.serve.metrics import CONTENT_TYPE, exposed
+from pgsweep.serve.metrics import CONTENT_TYPE, Metrics, exposed
 from pgsweep.serve.queries import UserMetrics
 from pgsweep.serve.recording import Recorder
 from pgsweep.serve.steady import steadied
@@ -128,6 +129,8 @@ class Service:
             for server in config.servers
             if (wanted := [m for m in config.metrics if not m.servers or server.name in m.servers])
         ]
+        self._alerts = threading.Thread(target=self._watch_alerts, name="alerts", daemon=True)
+        self._ends = threading.Event()
         self._forecasts = Forecasts(folders, self._show_curve, self._show_verification)
         self._webhook = None if config.webhook is None else Webhook(config.webhook, warn)
         self._kept_hour: dict[str, int] = {}
@@ -144,11 +147,13 @@ class Service:
         for user in self._user_metrics:
             user.start()
         self._forecasts.start()
+        self._alerts.start()
         if self._webhook is not None:
             self._webhook.start()
 
     def stop(self) -> bool:
         """End all parts; what was collected is written. Return whether that was done in time."""
+        self._ends.set()
         if self._webhook is not None:
             self._webhook.stop()
         for recorder in self._recorders:
@@ -167,6 +172,13 @@ class Service:
         for user in self._user_metrics:
             user.join(max(0.0, end - time.monotonic()))
         return self.history.stop()
+
+    def _watch_alerts(self) -> None:
+        alerts, metrics = Alerts(), Metrics(self.board, self._config.metrics, 0)
+        while True:
+            self.board.alerts = alerts.of(metrics.states(), time.time())
+            if self._ends.wait(EVERY_SECONDS):
+                return
 
     def _recording_reporter(self, key: str) -> Callable[[str | None], None]:
         def report(why: str | None) -> None:
