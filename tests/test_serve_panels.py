@@ -30,6 +30,7 @@ from pgsweep.serve.consumers import (
 )
 from pgsweep.serve.history import Gap, History, Interval, Sample, sqlite_store
 from pgsweep.serve.history_reads import read_databases, read_series
+from pgsweep.units import iso_time, seconds_of
 from tests.fix_process import wait_until
 from tests.fix_serve import Served, Tab, serving
 
@@ -105,6 +106,27 @@ def test_databases_over_time_are_those_of_the_history(served: Served) -> None:
     assert served.ask("/servers/none/databases.json")[0] == 404
 
 
+def test_times_in_json_are_of_iso_8601(served: Served) -> None:
+    def check(value: Any, name: str = "") -> int:
+        """Check what is named as a time, and return how many there were."""
+        if isinstance(value, dict):
+            return sum(check(held, key) for key, held in value.items())
+        if isinstance(value, list):
+            return sum(check(held, name) for held in value)
+        if value is None or name not in ("at", "begin", "end", "since", "changed_at", "failed_at", "next_at"):
+            return 0
+        assert isinstance(value, str), name
+        assert seconds_of(value) > 0
+        return 1
+
+    panels = ("summary", "series", "databases", "shares", "curves", "advice", "consumers")
+    found = {what: check(served.json(f"/servers/shop/{what}.json?range=1h")) for what in panels}
+    assert check(served.json("/overview.json")) >= 2
+    assert found["summary"] == 1
+    assert min(found[what] for what in ("series", "databases", "shares")) > 20
+    assert found["consumers"] == 2
+
+
 def test_the_pool_by_relations_over_time(served: Served) -> None:
     found = served.json("/servers/shop/shares.json?range=1h")
     assert found["schema"] == "pgsweep.serve.shares/1"
@@ -114,7 +136,8 @@ def test_the_pool_by_relations_over_time(served: Served) -> None:
     assert held[""] == [8.0 * MB] * 20
     rows = list(csv.DictReader(io.StringIO(served.ask("/servers/shop/shares.csv?range=1h")[2])))
     assert len([row for row in rows if row["relation"] == "<b>orders"]) == 20
-    then = served.json(f"/servers/shop/shares.json?begin={found['begin'] - DAY}&end={found['end'] - DAY}")
+    begin, end = (seconds_of(found[name]) - DAY for name in ("begin", "end"))
+    then = served.json(f"/servers/shop/shares.json?begin={iso_time(begin)}&end={end}")
     assert {one["relation"]: set(one["pool_bytes"]) for one in then["relations"]}["<b>orders"] == {40.0 * MB}
 
 

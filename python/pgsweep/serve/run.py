@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import errno
 import resource
 import signal
@@ -61,6 +60,7 @@ from pgsweep.serve.web.app import WebConfig, make_app
 from pgsweep.serve.web.connections import UVICORN, Room, bound_buffers
 from pgsweep.serve.web.events import Hub
 from pgsweep.serve.webhook import Webhook, advice_changed
+from pgsweep.units import iso_time
 
 _KEPT_WINDOW: Final = 3600
 _MAP_SECONDS: Final = 10.0
@@ -225,8 +225,8 @@ class Service:
         now = best_advice(self.board.advised(key))
         if self._webhook is None or now is None:
             return
-        at = datetime.datetime.fromtimestamp(now.at, datetime.UTC).isoformat(timespec="seconds")
-        event = advice_changed(self.board.servers[key].config.name, now, before, at)
+        name = self.board.servers[key].config.name
+        event = advice_changed(name, now, before, iso_time(now.at) or "")
         if event is not None:
             self._webhook.send(event)
 

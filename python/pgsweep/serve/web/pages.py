@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 import zlib
 from functools import cache
@@ -21,7 +20,7 @@ from pgsweep.ui.cache_map import map_name
 from pgsweep.ui.forms import patch
 from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds
-from pgsweep.units import as_setting
+from pgsweep.units import as_setting, iso_time
 
 _BAR_WIDTH: Final = 1000.0
 _COLUMNS: Final = 64
@@ -79,7 +78,7 @@ def _environment() -> jinja2.Environment:
         "rate": lambda value: "–" if value is None else f"{count(value)}/s",
         "byte_rate": lambda value: "–" if value is None else f"{format_bytes(value)}/s",
         "seconds": lambda value: "–" if value is None else seconds(value),
-        "when": _when,
+        "when": lambda at: iso_time(at) or "–",
         "ago": lambda at: seconds(max(0.0, time.time() - at)),
         "overdue": lambda at: time.time() - at > _OVERDUE_SECONDS,
         "shown": shown,
@@ -109,14 +108,6 @@ def _count(value: float | None) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def _when(at: float) -> str:
-    """Return a time in UTC; the page's script writes it in the reader's own zone."""
-    try:
-        return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
-    except (OverflowError, OSError, ValueError):
-        return "–"
 
 
 def map_link(key: str, relation: TopRelation) -> str | None:

@@ -87,7 +87,9 @@
   const json = async (path) => {
     const answer = await fetch(path, { headers: { accept: "application/json" } });
     if (!answer.ok) throw new Error((await answer.text()).trim().split("\n")[0] || `${path}: ${answer.status}`);
-    return answer.json();
+    // Times are ISO 8601; what is drawn needs seconds.
+    const seconds = (value) => Array.isArray(value) ? value.map(seconds) : typeof value === "string" ? Date.parse(value) / 1000 : value;
+    return JSON.parse(await answer.text(), (name, value) => /^(at|begin|end)$/.test(name) ? seconds(value) : value);
   };
   const colours = () => ["--blue", "--orange", "--green", "--violet", "--gold", "--bad"].map(css);
   let curves = null, series = null;
