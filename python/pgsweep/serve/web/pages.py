@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 import jinja2
+from markupsafe import Markup
 
 from pgsweep.plain import shown
 from pgsweep.records.cache import CacheMap
@@ -78,8 +79,7 @@ def _environment() -> jinja2.Environment:
         "rate": lambda value: "–" if value is None else f"{count(value)}/s",
         "byte_rate": lambda value: "–" if value is None else f"{format_bytes(value)}/s",
         "seconds": lambda value: "–" if value is None else seconds(value),
-        "when": lambda at: iso_time(at) or "–",
-        "ago": lambda at: seconds(max(0.0, time.time() - at)),
+        "ago": _ago,
         "overdue": lambda at: time.time() - at > _OVERDUE_SECONDS,
         "shown": shown,
         "gain": gain_text,
@@ -104,6 +104,14 @@ def _environment() -> jinja2.Environment:
 
 def _count(value: float | None) -> str:
     return "–" if value is None else count(value)
+
+
+def _ago(at: float) -> Markup:
+    """Return for how long something has been so; the page's script lets it go on while nothing new comes."""
+    age = max(0.0, time.time() - at)
+    return Markup('<time datetime="{}" data-age="{:.3f}">{}</time>').format(
+        iso_time(at) or "", age, seconds(age)
+    )
 
 
 def _sentence(text: str) -> str:

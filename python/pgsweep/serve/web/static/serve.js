@@ -17,6 +17,28 @@
     ? Math.round(value).toLocaleString("en").replaceAll(",", " ")
     : Math.abs(value) < 0.001 ? small(value) : String(Number(value.toPrecision(3)));
 
+  // Ages go on while nothing new comes: nothing is older than it says. They count from the server's clock, whose
+  // difference from ours is known up to the shortest way that an age has taken.
+  const lasting = (value) => {
+    if (value < .9995) return `${Math.round(value * 1000)} ms`;
+    if (value < 9.95) return `${value.toFixed(1)} s`;
+    const whole = Math.round(value), minutes = Math.floor(whole / 60) % 60, hours = Math.floor(whole / 3600);
+    if (whole < 100) return `${whole} s`;
+    if (hours) return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+    return whole % 60 ? `${minutes} min ${whole % 60} s` : `${minutes} min`;
+  };
+  const aged = new WeakSet();
+  let skew = Infinity;
+  setInterval(() => {
+    const now = performance.now() / 1000;
+    for (const one of document.querySelectorAll("time[data-age]")) {
+      const at = Date.parse(one.dateTime) / 1000;
+      if (Number.isNaN(at)) continue;
+      if (!aged.has(one)) { aged.add(one); skew = Math.min(skew, now - at - Number(one.dataset.age)); }
+      one.textContent = lasting(Math.max(0, now - skew - at));
+    }
+  }, 1000);
+
   // Light and dark.
   const theme = document.getElementById("theme");
   const stored = (() => { try { return localStorage.getItem("theme"); } catch { return null; } })();
@@ -381,6 +403,8 @@
   }, 5000);
   if (key) {
     loadCurves(); loadSeries(); loadMinutes();
+    // The axis goes on where no look comes to an end.
+    if (body.dataset.range) setInterval(loadSeries, 30000);
     let sizing = null;
     new ResizeObserver(() => { clearTimeout(sizing); sizing = setTimeout(() => {
       for (const [name, { plot }] of charts) plot.setSize({ width: Math.max(200, document.querySelector(`[data-chart="${name}"]`).clientWidth), height: 300 });
