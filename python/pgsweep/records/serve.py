@@ -169,6 +169,19 @@ class ServeAlert(msgspec.Struct, frozen=True, kw_only=True):
     description: str
 
 
+class ServeTrend(msgspec.Struct, frozen=True, kw_only=True):
+    """The last hour of one server, minute by minute: measured; null where nothing was counted.
+
+    Attributes:
+        begin: of the first minute.
+        reads_per_second: blocks read into the pool.
+    """
+
+    begin: Time
+    reads_per_second: list[float | None]
+    hit_ratio: list[float | None]
+
+
 class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One server in the overview.
 
@@ -191,6 +204,7 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
         reclaim_bytes: memory that is not needed for today's throughput, less 2%: predicted; null where it is
             not known.
         pays_bytes: more memory that would certainly raise the throughput; null where none would, or unknown.
+        trend: the last hour; null until something was counted.
         alerts: that hold now, of this server and of pgsweep itself.
         pool_missing: why the buffers are not read though the server answers, and what would allow it. Then
             `pool_source` is empty, and what follows from the buffers is null. Null where they are read.
@@ -227,6 +241,7 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     reclaim_bytes: int | None = None
     pays_bytes: int | None = None
     alerts: list[ServeAlert] = []
+    trend: ServeTrend | None = None
 
 
 class ServeOverview(msgspec.Struct, frozen=True, kw_only=True):

@@ -148,6 +148,8 @@ class Collector:
             watched.note_size()
             if counted:
                 add_totals(watched.totals, sample.reading, values, self._served_by.pending)
+                if "reads" in values:
+                    watched.note_minute(now, values["covered_seconds"], values["hits"], values["reads"])
 
         self._board.changed(self._config.key, "sample", change)
         if begins:

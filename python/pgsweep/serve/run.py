@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import resource
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import uvicorn
@@ -173,7 +175,17 @@ class Service:
             user.join(max(0.0, end - time.monotonic()))
         return self.history.stop()
 
+    def _recall(self) -> None:
+        """Take the last hour of each server from the history."""
+        now = time.time()
+        for key, watched in self.board.servers.items():
+            with contextlib.suppress(PgsweepError):
+                found = read_series(self._store, watched.config.name, now - 3600, now)
+                columns = [found.columns[name] for name in ("covered_seconds", "hits", "reads")]
+                self.board.changed(key, "curve", partial(_note, zip(found.at, *columns, strict=True)))
+
     def _watch_alerts(self) -> None:
+        self._recall()
         alerts, metrics = Alerts(), Metrics(self.board, self._config.metrics, 0)
         while True:
             self.board.alerts = alerts.of(metrics.states(), time.time())
@@ -394,6 +406,12 @@ class Service:
     def metrics(self) -> tuple[bytes, str]:
         """Return the metrics and their content type."""
         return exposed(self.board, self._config.metrics, self._config.top_relations), CONTENT_TYPE
+
+
+def _note(rows: Iterable[tuple[Any, ...]], watched: Watched) -> None:
+    for at, seconds, hits, reads in rows:
+        if None not in (seconds, hits, reads):
+            watched.note_minute(at, seconds, hits, reads)
 
 
 class _Server(uvicorn.Server):

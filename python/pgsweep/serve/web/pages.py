@@ -96,6 +96,7 @@ def _environment() -> jinja2.Environment:
         "map_cells": map_cells,
         "map_name": map_name,
         "usage_bars": usage_bars,
+        "spark": spark,
         "now": time.time,
         "base": "",
     }
@@ -148,6 +149,26 @@ def memory_bar(memory: ServeMemory) -> list[dict[str, object]]:
         found.append({"part": part, "number": part_number(part), "x": begin, "width": width, "twice": twice})
         begin += width
     return found
+
+
+def spark(values: list[float | None], *, ratio: bool = False) -> str:
+    """Return a path of 60 by 16 through values, broken where one is unknown; empty for fewer than two.
+
+    Args:
+        values: from left to right.
+        ratio: they go up to 1, and the path shows how far below they come; else they begin at 0.
+    """
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return ""
+    low, high = (min(known), 1.0) if ratio else (0.0, max(known))
+    steps, last = [], None
+    for number, value in enumerate(values):
+        if value is not None:
+            y = 15 - 14 * (value - low) / (high - low) if high > low else 1.0 if ratio else 15.0
+            steps.append(f"{'M' if last is None else 'L'}{60 * number / len(values):.1f} {y:.1f}")
+        last = value
+    return " ".join(steps)
 
 
 def usage_bars(usage_counts: list[int]) -> list[tuple[int, int, float]]:
