@@ -7,11 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import psycopg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.cache.top.live import Live
@@ -94,6 +97,50 @@ def test_a_transaction_that_is_idle_all_the_time_hinders_nothing() -> None:
     assert served.add(10.0, 100.0, 30.0, [idle]) == Split(seconds=10.0, page_cache=70.0, disk=30.0)
     assert served.add(5.0, 100.0, 30.0, [idle]) is None, "too short: a session may not have sent its counters"
     assert served.add(5.0, 100.0, 30.0, [OpenTransaction(7, 5.0, 9.0)]) == Split(seconds=10.0, unsplit=200.0)
+
+
+STATEMENTS = st.lists(
+    st.tuples(
+        st.floats(0.5, 300.0),  # begins
+        st.floats(0.001, 60.0),  # takes
+        st.integers(1, 10_000),  # blocks
+        st.floats(0.0, 1.0),  # of these from disk
+        st.floats(0.0, 1.0),  # when in its time they are read
+    ),
+    max_size=12,
+)
+
+
+@given(STATEMENTS, st.sampled_from([(), (1.0,), (0.0,)]), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_splits_add_up_in_a_model(
+    statements: list[tuple[float, float, int, float, float]],
+    all_from: tuple[float, ...],
+    apart: float,
+    late: float,
+) -> None:
+    """Statements of any length, at any time: also between the looks at counters, sessions and the disk."""
+    made = [(begin, begin + takes, blocks, *(all_from or (share,)), begin + when * takes)
+            for begin, takes, blocks, share, when in statements]  # fmt: skip
+    served, found, before = ServedBy(), [], (0.0, 0.0)
+    served.begin([])
+    for number in range(1, 60):
+        counters = 10.0 * number
+        sessions = counters + apart
+        disk = sessions + late
+        reads = float(sum(blocks for _, end, blocks, _, _ in made if end <= counters))
+        from_disk = sum(share * blocks for _, _, blocks, share, at in made if at <= disk)
+        is_open = [OpenTransaction(pid, begin, None) for pid, (begin, end, *_) in enumerate(made)
+                   if begin <= sessions - 1.5 and sessions < end]  # fmt: skip
+        split = served.add(10.0, reads - before[0], from_disk - before[1], is_open)
+        before = reads, from_disk
+        found += [] if split is None else [split]
+        parts = sum(one.page_cache + one.disk + one.unsplit for one in found)
+        assert parts + served.pending == pytest.approx(reads)
+        assert sum(one.disk for one in found) <= from_disk + 1e-6
+    assert all(one.page_cache >= 0 and one.disk >= 0 and one.unsplit >= 0 for one in found)
+    assert sum(one.seconds for one in found) == 590.0
+    if all(one.unsplit == 0 for one in found):
+        assert sum(one.disk for one in found) == pytest.approx(before[1])
 
 
 def test_totals_by_what_served_them_add_up_and_do_not_fall() -> None:
@@ -216,18 +263,36 @@ def test_looks_between_two_readings_of_the_counters_lose_nothing(wheel18: Cluste
     )
 
 
-_LONG = """DO $$ BEGIN PERFORM count(*) FROM long_read; PERFORM pg_sleep(4); END $$"""
+def test_what_is_read_after_the_look_at_sessions_is_not_the_page_cache_s() -> None:
+    served = ServedBy()
+    served.begin([])
+    assert served.add(10.0, 5.0, 900.0, []) == Split(seconds=10.0, disk=5.0), "a statement begins meanwhile"
+    assert served.add(10.0, 5.0, 5.0, [at_work()]) is None
+    assert served.add(10.0, 1000.0, 100.0, []) == Split(seconds=20.0, page_cache=5.0, disk=1000.0)
+    # What the kernel read and no block needs, as a backup reads, is not there for ever.
+    assert served.add(10.0, 0.0, 5000.0, []) == Split(seconds=10.0)
+    assert served.add(10.0, 100.0, 0.0, []) == Split(seconds=10.0, disk=100.0)
+    assert served.add(10.0, 100.0, 0.0, []) == Split(seconds=10.0, page_cache=100.0)
 
 
+_LONG = """DO $$ BEGIN PERFORM count(*) FROM long_read; PERFORM pg_sleep(6); END $$"""
+
+
+@pytest.mark.parametrize("straddles", [False, True])
 def test_a_long_statement_is_split_when_it_is_over(
-    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straddles: bool
 ) -> None:
-    """Interval by interval its blocks, which are counted at its end, would all be the page cache's."""
-    monkeypatch.setattr("pgsweep.serve.served_by.SHORTEST_SECONDS", 0.1)
+    """Interval by interval its blocks, which are counted at its end, would all be the page cache's.
+
+    Args:
+        straddles: it reads after a look at sessions, and before the disk's bytes are read.
+    """
+    monkeypatch.setattr("pgsweep.serve.served_by.SHORTEST_SECONDS", 2.0)
     monkeypatch.setattr("pgsweep.cache.top.live._COUNTERS_SECONDS", 0.1)
     rows = "SELECT repeat('x', 900) FROM generate_series(1, 40000)"
     with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+        connection.execute("DROP TABLE IF EXISTS long_read")
         connection.execute(f"CREATE TABLE long_read AS {rows}")
         connection.execute("VACUUM ANALYZE long_read")
         connection.execute("CHECKPOINT")
@@ -235,6 +300,7 @@ def test_a_long_statement_is_split_when_it_is_over(
         [(path, blocks)] = connection.execute(place).fetchall()
         connection.execute("SELECT pg_buffercache_evict(bufferid) FROM pg_buffercache WHERE relfilenode > 0")
     with (wheel18.data_directory / path).open("rb") as file:
+        os.fsync(file.fileno())  # only clean pages are dropped
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     server = ServerConfig(key="one", name="one", conninfo=wheel18.conninfo())
     config = ServeConfig(servers=[server], host="", port=1, history=tmp_path, evidence=tmp_path)
@@ -251,27 +317,31 @@ def test_a_long_statement_is_split_when_it_is_over(
     with collector._opened() as live:
         assert isinstance(live, Live)
 
-        def look() -> bool:
+        def look(meanwhile: Callable[[], None] = lambda: None) -> bool:
             """Look, and return whether the statement is at work and seen to be."""
             time.sleep(0.15)
             live._counters_costs.clear()
             before = dict(totals)
             sample = live.look()
+            meanwhile()
             collector._show(sample)
             assert all(totals[name] >= value for name, value in before.items())
             return any(one.idle_since is None for one in sample.head.backends.uncounted)
 
+        def begin_to_read() -> None:
+            worker.start()
+            with psycopg.connect(wheel18.conninfo(), autocommit=True) as session:
+                asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+                wait_until(lambda: session.execute(asleep).fetchone() == (1,))
+
         look()
-        look()
+        wait_until(lambda: not look() and collector._served_by._seconds == 0.0)
+        time.sleep(2.0)  # so that the next look ends an interval
         begun = dict(totals)
-        worker.start()
-        with psycopg.connect(wheel18.conninfo(), autocommit=True) as session:
-            # A look sees sessions first, and the disk after them: what begins in between is not told apart.
-            asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-            wait_until(lambda: session.execute(asleep).fetchone() == (1,))
+        look(begin_to_read if straddles else worker.start)
         wait_until(look)
         while look():
-            assert totals["disk_reads"] + totals["page_cache_reads"] - blocks < 0
+            assert totals["disk_reads"] + totals["page_cache_reads"] < blocks
         worker.join()
         wait_until(lambda: not look() and totals["reads"] - begun["reads"] >= blocks)
         wait_until(lambda: not look() and collector._served_by.pending == 0)
@@ -282,6 +352,7 @@ def test_a_long_statement_is_split_when_it_is_over(
     if disk < blocks * 8192 / 2:
         pytest.skip("this file system does not read from a disk")
     assert totals["disk_reads"] - begun["disk_reads"] > 0.9 * blocks
+    assert totals["page_cache_reads"] - begun["page_cache_reads"] < 0.1 * blocks
 
 
 def test_where_sessions_are_hidden_it_is_said_that_reads_are_not_split(

@@ -374,6 +374,7 @@ ROUTES = {
     "/servers/KEY/series.json": ("begin", "end", "range"),
     "/servers/KEY/series.csv": ("begin", "end", "range"),
     "/servers/KEY/curves.json": ("begin", "end", "range"),
+    "/servers/KEY/shares.json": ("begin", "end", "range"),
     "/servers/KEY/consumers": ("begin", "end", "range", "by"),
     "/servers/KEY/consumers.csv": ("begin", "end", "range"),
     "/servers/KEY": ("begin", "end", "range", "by", "limit", "sort", "filter"),
@@ -437,7 +438,9 @@ def test_a_parameter_that_cannot_be_is_refused(served: Served, query: str) -> No
 
 @pytest.mark.parametrize(
     "query", ["begin=1e9", "begin=1_7", "begin=%D9%A1", "begin=-5", "end=5&begin=", f"begin={'1' * 3000}",
-              "begin=1&begin=2", "range=1h&range=1h", "begin=99999999999999", "begin= 5", "range=%00"],
+              "begin=1&begin=2", "range=1h&range=1h", "begin=99999999999999", "begin= 5",
+              "begin=2026-13-01", "begin=1000-01-01T00:00:00Z", "begin=9999-12-31T23:59:59-23:00",
+              "range=%00"],
 )  # fmt: skip
 def test_a_time_that_cannot_be_is_refused(served: Served, query: str) -> None:
     status, _, text = served.ask(f"/servers/s0/series.json?{query.replace(' ', '%20')}")

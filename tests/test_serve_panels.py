@@ -13,23 +13,46 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgsweep.cache.top.live import ServerCounters
+from pgsweep.cache.top.live import Live, ServerCounters
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.counting import Counting
+from pgsweep.records.top import TopView
 from pgsweep.residency.access import opened
-from pgsweep.serve.consumers import Key, Values, counted_key, total_key
+from pgsweep.serve.board import Watched, trend_of
+from pgsweep.serve.config import ServerConfig
+from pgsweep.serve.consumers import (
+    OTHER_ID,
+    POOLED,
+    Key,
+    Values,
+    counted_key,
+    largest,
+    pooled,
+    total_key,
+)
 from pgsweep.serve.history import Gap, History, Interval, Sample, sqlite_store
 from pgsweep.serve.history_reads import read_databases, read_series
+from pgsweep.serve.web.pages import spark
+from pgsweep.units import iso_time, seconds_of
 from tests.fix_process import wait_until
 from tests.fix_serve import Served, Tab, serving
 
 MB = 1 << 20
 
 
-def keep(folder: Path, now: float) -> None:
-    """Write twenty minutes as if they had been collected: two databases, a restart, two checkpoints."""
+DAY = 86_400.0
+
+
+def keep(folder: Path, *ends: float) -> None:
+    """Write twenty minutes before each end: two databases, a restart, two checkpoints."""
     kept = History(sqlite_store(folder / "history.sqlite"), most_bytes=1 << 30)
     kept.start()
+    for now in ends:
+        add_twenty_minutes(kept, now)
+    kept.stop()
+
+
+def add_twenty_minutes(kept: History, now: float) -> None:
     for minute in range(20):
         at = now - 60.0 * (20 - minute)
         rows: dict[Key, Values] = {
@@ -38,6 +61,8 @@ def keep(folder: Path, now: float) -> None:
             ("statement", "<b>anna", "shop", "-77"): {"reads": 80.0, "hits": 20.0, "calls": 4.0},
             ("statement", "bert", "shop", "12"): {"reads": 20.0, "hits": 80.0, "calls": 4.0},
             total_key(): {"reads": 100.0, "hits": 100.0, "calls": 8.0},
+            (POOLED, "", "shop", "<b>orders"): {"memory_byte_seconds": 40.0 * MB * 60},
+            (POOLED, "", "", OTHER_ID): {"memory_byte_seconds": 8.0 * MB * 60},
         }
         kept.add(Interval("shop", at, 60.0, rows))
         size = 64 * MB if minute < 10 else 128 * MB
@@ -51,7 +76,6 @@ def keep(folder: Path, now: float) -> None:
         if minute not in (10, 11):
             kept.add(Sample("shop", at, values))
     kept.add(Gap("shop", now - 660, now - 540, "the server is starting up"))
-    kept.stop()
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +84,8 @@ def served(wheel18: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     config = folder / "serve.toml"
     config.write_text(f"[[server]]\nname = 'shop'\nconninfo = {json.dumps(wheel18.conninfo())}\n")
     (folder / "history").mkdir()
-    keep(folder / "history", time.time())
+    now = time.time()
+    keep(folder / "history", now - 7 * DAY, now - DAY, now)
     with serving(folder / "history", options=("--config", str(config))) as running:
         running.wait_for("/servers/shop/series.json", lambda s: len(s["at"]) >= 3)
         yield running
@@ -80,8 +105,61 @@ def test_databases_over_time_are_those_of_the_history(served: Served) -> None:
     assert {row["database"] for row in rows} >= {"shop", "<b>billing"}
     # What is counted of databases is no consumer.
     consumers = served.json("/servers/shop/consumers.json?range=1h")["consumers"]
-    assert "counted" not in {one["kind"] for one in consumers}
+    assert {"counted", POOLED}.isdisjoint(one["kind"] for one in consumers)
     assert served.ask("/servers/none/databases.json")[0] == 404
+
+
+def test_times_in_json_are_of_iso_8601(served: Served) -> None:
+    def check(value: Any, name: str = "") -> int:
+        """Check what is named as a time, and return how many there were."""
+        if isinstance(value, dict):
+            return sum(check(held, key) for key, held in value.items())
+        if isinstance(value, list):
+            return sum(check(held, name) for held in value)
+        if value is None or name not in ("at", "begin", "end", "since", "changed_at", "failed_at", "next_at"):
+            return 0
+        assert isinstance(value, str), name
+        assert seconds_of(value) > 0
+        return 1
+
+    panels = ("summary", "series", "databases", "shares", "curves", "advice", "consumers")
+    found = {what: check(served.json(f"/servers/shop/{what}.json?range=1h")) for what in panels}
+    assert check(served.json("/overview.json")) >= 2
+    assert found["summary"] >= 1
+    assert min(found[what] for what in ("series", "databases", "shares")) > 20
+    assert found["consumers"] == 2
+
+
+def test_the_pool_by_relations_over_time(served: Served) -> None:
+    found = served.json("/servers/shop/shares.json?range=1h")
+    assert found["schema"] == "pgsweep.serve.shares/1"
+    assert [(one["database"], one["relation"]) for one in found["relations"][-1:]] == [("", "")], "all others"
+    held = {one["relation"]: one["pool_bytes"][:20] for one in found["relations"]}
+    assert held["<b>orders"] == [40.0 * MB] * 20
+    assert held[""] == [8.0 * MB] * 20
+    rows = list(csv.DictReader(io.StringIO(served.ask("/servers/shop/shares.csv?range=1h")[2])))
+    assert len([row for row in rows if row["relation"] == "<b>orders"]) == 20
+    begin, end = (seconds_of(found[name]) - DAY for name in ("begin", "end"))
+    then = served.json(f"/servers/shop/shares.json?begin={iso_time(begin)}&end={end}")
+    assert {one["relation"]: set(one["pool_bytes"]) for one in then["relations"]}["<b>orders"] == {40.0 * MB}
+
+
+def test_what_relations_have_in_the_pool_adds_up(wheel18: Cluster) -> None:
+    """Also one that is named as what stands for all others."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE other AS SELECT g FROM generate_series(1, 20000) g")
+        connection.execute("CREATE TABLE smaller AS SELECT 1 AS g")
+        try:
+            with opened(wheel18.conninfo()) as access:
+                sample = Live(access).look().sample(TopView(sort="pool", limit=2, fold=True))
+        finally:
+            connection.execute("DROP TABLE other, smaller")
+    rows = largest(pooled(sample, 60.0))
+    held = {key[1:]: row["memory_byte_seconds"] / 60.0 for key, row in rows.items()}
+    assert sum(held.values()) == sample.pool.used_bytes
+    assert held["", "postgres", "public.other"] > 50 * 8192
+    assert held["", "", OTHER_ID] > 0
+    assert len(rows) == 3
 
 
 def test_statements_by_misses(served: Served) -> None:
@@ -99,10 +177,21 @@ def test_the_panels_in_a_browser(served: Served, browser: Any, width: int) -> No
     tab = Tab(browser, served, viewport={"width": width, "height": 900})
     page = tab.page
     page.goto(f"{served.address}/servers/shop?range=1h")
-    for name in ("dbhits", "dbreads", "reads"):
-        page.wait_for_selector(f"[data-chart={name}] canvas")
+    for name, first in (("dbhits", "shop"), ("dbreads", "shop"), ("reads", "into the pool")):
+        # What is behind today's line has a legend.
+        for word in ("a day before", "a week before"):
+            page.wait_for_selector(f"[data-chart={name}] .u-label:text-is('{first}, {word}')")
     labels = page.locator("[data-chart=dbhits] .u-legend .u-label").all_text_contents()
     assert {"shop", "<b>billing"} <= set(labels)
+    words = page.locator("[data-chart=shares] .u-legend tr").all_text_contents()
+    # An area has its own size and its share, not the sum with what it stands on.
+    assert next(word for word in words if word.startswith("<b>orders")).endswith("40 MB, 31.3%")
+    assert next(word for word in words if word.startswith("all others")).endswith("8 MB, 6.3%")
+    # At rest the legend has the last time of today, where what is behind goes on.
+    assert page.evaluate(
+        """() => [...document.querySelectorAll('[data-chart=reads] .u-series')].slice(0, 1)
+          .every((row) => new Date(row.querySelector('.u-value').textContent) <= new Date())"""
+    )
     page.wait_for_function(
         "document.querySelector('[data-chart=reads] .uplot').dataset.marks.includes('shared_buffers 128 MB')"
     )
@@ -132,8 +221,36 @@ def test_the_overview_hides_nothing(served: Served, browser: Any, width: int) ->
     for label, left, right, before in cells:
         assert 0 <= left < right <= width, label
         assert (label in before) == (width <= 800), "beside the value where there is no head"
+    # The last hour, also from before pgsweep was started.
+    trend = served.wait_for("/overview.json", lambda o: o["servers"][0]["trend"])["servers"][0]["trend"]
+    assert len([value for value in trend["hit_ratio"] if value == pytest.approx(1000 / 1100)]) >= 15
+    tab.page.wait_for_selector("[data-label='Hit ratio'] .spark")
+    tab.page.wait_for_selector("[data-label='Reads into the pool'] .spark")
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     tab.context.close()
     assert tab.complaints == []
+
+
+def test_the_trend_is_the_last_hour() -> None:
+    watched = Watched(ServerConfig(key="s", name="s", conninfo=""), "here")
+    assert trend_of(watched) is None
+    now = time.time() // 60 * 60 + 30
+    for minute in range(90):
+        watched.note_minute(now - 60 * minute - 10, 10.0, 30.0, float(minute))
+        watched.note_minute(now - 60 * minute, 10.0, 30.0, float(minute))
+    assert len(watched.minutes) == 60
+    found = trend_of(watched)
+    assert found is not None
+    assert found.begin == pytest.approx(now - 3570, abs=60)
+    values = [value for value in found.reads_per_second if value is not None]
+    assert values[-1] == 0.0
+    assert values[-10] == pytest.approx(9 / 10)
+    assert found.hit_ratio[-1] in (None, 1.0)
+    assert spark([None, None, 1.0]) == ""
+    assert spark([0.0, 4.0, None, 2.0]) == "M0.0 15.0 L15.0 1.0 M45.0 8.0"
+    assert spark([0.5, 1.0], ratio=True) == "M0.0 15.0 L30.0 1.0"
+    assert spark([1.0, 1.0], ratio=True) == "M0.0 1.0 L30.0 1.0"
+    assert spark([0.0, 0.0]) == "M0.0 15.0 L30.0 15.0"
 
 
 def test_coarser_steps_keep_databases(tmp_path: Path) -> None:

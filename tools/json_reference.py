@@ -19,11 +19,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 import pgsweep.records
+from pgsweep.records.serve import Time
 
 _ENTRY: Final = re.compile(r"^(?P<names>`?\w+`?(?:, `?\w+`?)*): (?P<text>.*)$")
 _WORDS: Final[dict[object, str]] = {
     int: "integer",
     float: "number",
+    Time: "string",
     str: "string",
     bool: "true or false",
     type(None): "null",
@@ -42,8 +44,8 @@ def json_page() -> str:
         "is made from the records by `make docs`; change those.",
         "",
         "Each result names its `schema`; within one number fields are only added. Sizes are in bytes, lengths"
-        " of time in seconds, times in ISO 8601 (those of `serve` in seconds since 1970), shares and ratios "
-        "from 0 to 1. The version, the command, the time and the machine of a result stand in `provenance`.",
+        " of time in seconds, times in ISO 8601, shares and ratios from 0 "
+        "to 1. The version, the command, the time and the machine of a result stand in `provenance`.",
         "",
         "| schema | result |",
         "|---|---|",
@@ -109,7 +111,7 @@ def _lead(record: type[msgspec.Struct]) -> str:
 
 
 def _table(record: type[msgspec.Struct]) -> list[str]:
-    meanings, hints = attributes(record), typing.get_type_hints(record)
+    meanings, hints = attributes(record), typing.get_type_hints(record, include_extras=True)
     lines = ["| field | type | meaning |", "|---|---|---|"]
     for field in msgspec.structs.fields(record):
         held = next(_structs(hints[field.name]), None)

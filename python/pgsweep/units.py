@@ -127,6 +127,24 @@ def format_time(text: str) -> str:
     return f"{at.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def iso_time(at: float) -> str | None:
+    """Return a time in seconds since 1970 as ISO 8601, in UTC to the millisecond; None where it cannot be."""
+    try:
+        return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def seconds_of(text: str) -> float:
+    """Return a time of ISO 8601 in seconds since 1970; without a zone it is UTC.
+
+    Raises:
+        ValueError: it is none.
+    """
+    at = datetime.datetime.fromisoformat(text)
+    return (at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)).timestamp()
+
+
 def format_count(value: float) -> str:
     """Return a number with its thousands apart, or with two digits where it is small: `12 345`, `0.25`.
 

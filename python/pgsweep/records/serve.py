@@ -1,6 +1,11 @@
-"""What `pgsweep serve` shows: servers, their state now, their history, and curves of sliding windows."""
+"""What `pgsweep serve` shows: servers, their state now, their history, and curves of sliding windows.
+
+Times are seconds since 1970 here and in the history, and ISO 8601 in what addresses that end in `.json` give.
+"""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import msgspec
 
@@ -9,6 +14,9 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifyResult
 
+Time = Annotated[float, "time"]
+"""Seconds since 1970; written as ISO 8601 (serve/web/data.py)."""
+
 
 class ServeFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a server is not observed now: the error's message, cause and hint, and since when."""
@@ -16,7 +24,7 @@ class ServeFailure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     cause: str | None
     hint: str | None
-    since: float
+    since: Time
 
 
 class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +33,7 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         window_seconds: the length that was asked for.
         covered_seconds: the length that the evidence has, from its first to its last sample.
-        at: when it was predicted, in seconds since 1970.
+        at: when it was predicted.
         result: as `pgsweep predict` gives it; null where nothing could be predicted.
         why: the reason for that.
         early: there is too little evidence yet, which is the reason.
@@ -40,13 +48,13 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
 
     window_seconds: int
     covered_seconds: float
-    at: float
+    at: Time
     result: PredictResult | None
     why: str | None = None
     early: bool = False
     failed: str | None = None
-    failed_at: float | None = None
-    next_at: float | None = None
+    failed_at: Time | None = None
+    next_at: Time | None = None
     seconds: float = 0.0
     advised_bytes: int | None = None
     advice: str | None = None
@@ -56,10 +64,10 @@ class ServeChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of shared_buffers while the server was watched.
 
     Attributes:
-        at: when it was seen first, in seconds since 1970.
+        at: when it was seen first.
     """
 
-    at: float
+    at: Time
     before_bytes: int
     after_bytes: int
 
@@ -68,13 +76,13 @@ class ServeVerification(msgspec.Struct, frozen=True, kw_only=True):
     """Whether what was predicted came true after shared_buffers was changed.
 
     Attributes:
-        at: when it was verified, in seconds since 1970.
+        at: when it was verified.
         changed_at: when the first evidence with the new size began.
         result: as `pgsweep verify` gives it.
     """
 
-    at: float
-    changed_at: float
+    at: Time
+    changed_at: Time
     result: VerifyResult
 
 
@@ -84,14 +92,14 @@ class ServeAdvised(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         window_seconds: the length that was asked for.
         covered_seconds: the length that the evidence has.
-        at: when it was decided, in seconds since 1970.
+        at: when it was decided.
         size_bytes: shared_buffers as advised; today's where it is to be left, null where nothing is known.
         result: as `pgsweep advise` gives it.
     """
 
     window_seconds: int
     covered_seconds: float
-    at: float
+    at: Time
     size_bytes: int | None
     result: AdviceResult
 
@@ -140,6 +148,40 @@ class ServeAdviceChanged(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str | None]
 
 
+class ServeAlert(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule of `--alerts` that holds now.
+
+    Attributes:
+        server: the name; empty where it is about pgsweep itself.
+        severity: `critical`, `warning` or `info`.
+        state: `pending` until it has held for as long as it must, then `firing`.
+        since: when it was first seen to hold; when pgsweep was started at the latest.
+        fires_after_seconds: for how long it must hold.
+    """
+
+    name: str
+    server: str
+    severity: str
+    state: str
+    since: Time
+    fires_after_seconds: float
+    summary: str
+    description: str
+
+
+class ServeTrend(msgspec.Struct, frozen=True, kw_only=True):
+    """The last hour of one server, minute by minute: measured; null where nothing was counted.
+
+    Attributes:
+        begin: of the first minute.
+        reads_per_second: blocks read into the pool.
+    """
+
+    begin: Time
+    reads_per_second: list[float | None]
+    hit_ratio: list[float | None]
+
+
 class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One server in the overview.
 
@@ -162,6 +204,8 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
         reclaim_bytes: memory that is not needed for today's throughput, less 2%: predicted; null where it is
             not known.
         pays_bytes: more memory that would certainly raise the throughput; null where none would, or unknown.
+        trend: the last hour; null until something was counted.
+        alerts: that hold now, of this server and of pgsweep itself.
         pool_missing: why the buffers are not read though the server answers, and what would allow it. Then
             `pool_source` is empty, and what follows from the buffers is null. Null where they are read.
     """
@@ -171,7 +215,7 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     state: str
     failure: ServeFailure | None = None
-    at: float | None = None
+    at: Time | None = None
     server_version: str = ""
     database: str = ""
     pool_source: str = ""
@@ -196,6 +240,8 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     standing: ServeStanding | None = None
     reclaim_bytes: int | None = None
     pays_bytes: int | None = None
+    alerts: list[ServeAlert] = []
+    trend: ServeTrend | None = None
 
 
 class ServeOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,19 +249,21 @@ class ServeOverview(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         history_trouble: why the history is not written now; null where it is.
+        alerts: that hold now: those that fire, then those that are pending.
     """
 
     schema: str = "pgsweep.serve.overview/1"
-    at: float
+    at: Time
     servers: list[ServeSummary]
     history_trouble: str | None = None
+    alerts: list[ServeAlert] = []
 
 
 class ServeGap(msgspec.Struct, frozen=True, kw_only=True):
     """A time of which the history has nothing, and why."""
 
-    begin: float
-    end: float
+    begin: Time
+    end: Time
     why: str
 
 
@@ -224,15 +272,15 @@ class ServeSeries(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         step_seconds: 10, 60 or 900: the level of the history that the values come from.
-        at: ends of the intervals, in seconds since 1970.
+        at: ends of the intervals.
     """
 
     schema: str = "pgsweep.serve.series/1"
     server: str
-    begin: float
-    end: float
+    begin: Time
+    end: Time
     step_seconds: int
-    at: list[float]
+    at: list[Time]
     columns: dict[str, list[float | None]]
     gaps: list[ServeGap]
 
@@ -255,18 +303,49 @@ class ServeDatabases(msgspec.Struct, frozen=True, kw_only=True):
     """Hits and reads of each database over a range, those with most reads first.
 
     Attributes:
-        at: ends of the intervals, in seconds since 1970.
+        at: ends of the intervals.
         seconds: how much of each interval was observed.
         trouble: why nothing is known, where the history cannot be read.
     """
 
     schema: str = "pgsweep.serve.databases/1"
     server: str
-    begin: float
-    end: float
-    at: list[float]
+    begin: Time
+    end: Time
+    at: list[Time]
     seconds: list[float | None]
     databases: list[ServeDatabase]
+    trouble: str | None = None
+
+
+class ServeShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one relation has in the pool over time: measured.
+
+    Attributes:
+        relation: its name, with the schema where that is not `public`; empty for all that are not named.
+        pool_bytes: at the end of each interval, on average over coarser ones; null where it was not among the
+            largest.
+    """
+
+    database: str
+    relation: str
+    pool_bytes: list[float | None]
+
+
+class ServeShares(msgspec.Struct, frozen=True, kw_only=True):
+    """What relations have in the pool over a range: the largest, then all others together.
+
+    Attributes:
+        at: ends of the intervals.
+        trouble: why nothing is known, where the history cannot be read.
+    """
+
+    schema: str = "pgsweep.serve.shares/1"
+    server: str
+    begin: Time
+    end: Time
+    at: list[Time]
+    relations: list[ServeShare]
     trouble: str | None = None
 
 
@@ -287,7 +366,7 @@ class ServeMemory(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     schema: str = "pgsweep.serve.memory/1"
-    at: float
+    at: Time
     capacity_bytes: int
     parts: list[ServeMemoryPart]
     missing: list[Missing] = []
@@ -375,8 +454,8 @@ class ServeConsumers(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = "pgsweep.serve.consumers/1"
     server: str
-    begin: float
-    end: float
+    begin: Time
+    end: Time
     covered_seconds: float
     totals: ServeConsumer | None
     consumers: list[ServeConsumer]

@@ -15,6 +15,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.serve import (
     ServeAdvised,
+    ServeAlert,
     ServeChange,
     ServeCurve,
     ServeFailure,
@@ -22,6 +23,7 @@ from pgsweep.records.serve import (
     ServeOverview,
     ServeStanding,
     ServeSummary,
+    ServeTrend,
     ServeVerification,
 )
 from pgsweep.records.top import TopSample, TopView
@@ -30,6 +32,8 @@ from pgsweep.serve.counters_only import CountersSample
 from pgsweep.units import format_bytes
 
 _MOST_VIEWS: Final = 64
+
+_TREND_MINUTES: Final = 60
 
 _GROWN: Final = 0.01
 """By more than this share the pool must hold more than in evidence, for the evidence to be outgrown."""
@@ -83,6 +87,7 @@ class Watched:
         query_texts: by query id, where they are wanted.
         user_metrics: by name: rows of (labels, value); None where the query failed.
         user_failures: why, by name.
+        minutes: seconds, hits and reads that were counted in each minute of the last hour.
         user_intervals: seconds from one run to the next, by name.
     """
 
@@ -109,6 +114,7 @@ class Watched:
     user_metrics: dict[str, list[tuple[tuple[str, ...], float]] | None] = field(default_factory=dict)
     user_failures: dict[str, str] = field(default_factory=dict)
     user_intervals: dict[str, float] = field(default_factory=dict)
+    minutes: dict[int, tuple[float, float, float]] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -126,6 +132,14 @@ class Watched:
         if self.sample is not None:
             return self.sample.head.pool.size_bytes
         return None if self.counters is None else self.counters.size_bytes
+
+    def note_minute(self, at: float, seconds: float, hits: float, reads: float) -> None:
+        """Add what was counted until a time to its minute, and drop what is older than an hour."""
+        minute = int(at // 60)
+        before = self.minutes.get(minute, (0.0, 0.0, 0.0))
+        self.minutes[minute] = (before[0] + seconds, before[1] + hits, before[2] + reads)
+        for old in [one for one in self.minutes if one <= max(self.minutes) - _TREND_MINUTES]:
+            del self.minutes[old]
 
     def note_size(self) -> None:
         """Note a change of shared_buffers, if there was one since the last sample."""
@@ -153,6 +167,8 @@ class Board:
         }
         self.history_trouble = history_trouble
         self._listeners: list[Callable[[str, str], None]] = []
+        self.alerts: list[ServeAlert] = []
+        """Those that hold now; replaced as a whole."""
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
         """Have a function called with the key and the kind of each change: `sample`, `curve` and so on."""
@@ -194,12 +210,16 @@ class Board:
                 s.name,
             )
         )
-        return ServeOverview(at=time.time(), servers=found, history_trouble=self.history_trouble())
+        return ServeOverview(
+            at=time.time(), servers=found, history_trouble=self.history_trouble(), alerts=self.alerts
+        )
 
     def summary(self, key: str) -> ServeSummary:
         """Return one server."""
         with self._lock:
-            return summary_of(self.servers[key])
+            found = summary_of(self.servers[key])
+        alerts = [one for one in self.alerts if one.server in ("", found.name)]
+        return msgspec.structs.replace(found, alerts=alerts)
 
     def curves(self, key: str) -> list[ServeCurve]:
         """Return the curves of the sliding windows, shortest first."""
@@ -324,6 +344,22 @@ def _missing_split(watched: Watched, head: TopSample | CountersSample) -> list[M
     return [Missing(what="whether reads came from the page cache or a disk", why=why, enable=enable)]
 
 
+def trend_of(watched: Watched) -> ServeTrend | None:
+    """Return the last hour."""
+    if not watched.minutes:
+        return None
+    last = int(time.time() // 60)
+    first = last - _TREND_MINUTES + 1
+    found = [watched.minutes.get(minute) for minute in range(first, last + 1)]
+    return ServeTrend(
+        begin=60.0 * first,
+        reads_per_second=[None if one is None or not one[0] else one[2] / one[0] for one in found],
+        hit_ratio=[
+            None if one is None or not one[1] + one[2] else one[1] / (one[1] + one[2]) for one in found
+        ],
+    )
+
+
 def summary_of(watched: Watched) -> ServeSummary:
     """Return the line of the overview."""
     config, values, head = watched.config, watched.values, watched.head
@@ -342,6 +378,7 @@ def summary_of(watched: Watched) -> ServeSummary:
             verdict=verdict,
             missing=_missing_metrics(watched),
             standing=watched.standing,
+            trend=trend_of(watched),
             **_advice_fields(watched),
         )
     covered = values.get("covered_seconds", 0.0)
@@ -372,6 +409,7 @@ def summary_of(watched: Watched) -> ServeSummary:
         collect_seconds=head.look_seconds,
         missing=[*head.missing, *_missing_split(watched, head), *_missing_metrics(watched)],
         standing=watched.standing,
+        trend=trend_of(watched),
         **_advice_fields(watched),
     )
 

@@ -26,11 +26,11 @@ from pgsweep.pg.counting import Counting, Reading
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.serve import ServeFailure, ServeMemory, ServeMemoryPart
-from pgsweep.records.top import TopBackends, TopPageCache
+from pgsweep.records.top import TopBackends, TopPageCache, TopView
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import ServerConfig
-from pgsweep.serve.consumers import Consumers, Key, Values, counted_key
+from pgsweep.serve.consumers import KEPT, Consumers, Key, Values, counted_key, pooled
 from pgsweep.serve.counters_only import CountersOnly, CountersSample
 from pgsweep.serve.history import Gap, History, Interval, Sample
 from pgsweep.serve.served_by import ServedBy, Split
@@ -40,6 +40,9 @@ from pgsweep.units import BLOCK_BYTES
 _MEMORY_SECONDS: Final = 60.0
 _MEMORY_SHARE: Final = 0.02
 """Least seconds between readings of private memory, and the largest share of one processor for them."""
+
+_LARGEST: Final = TopView(sort="pool", limit=KEPT)
+"""The relations whose part of the pool is kept, once a minute, of the last look."""
 
 _AGAIN_SECONDS: Final = 60.0
 """Seconds until the server is opened again after an unexpected error."""
@@ -145,6 +148,8 @@ class Collector:
             watched.note_size()
             if counted:
                 add_totals(watched.totals, sample.reading, values, self._served_by.pending)
+                if "reads" in values:
+                    watched.note_minute(now, values["covered_seconds"], values["hits"], values["reads"])
 
         self._board.changed(self._config.key, "sample", change)
         if begins:
@@ -183,6 +188,8 @@ class Collector:
         if interval is None:
             return
         interval[1].update(self._databases())
+        if (largest := self._board.sample(self._config.key, _LARGEST)) is not None:
+            interval[1].update(pooled(largest, interval[0]))
         head = sample.head if isinstance(sample, CacheSample) else sample
         consumers.remember_hidden(head.backends.hidden)
         self._history.add(Interval(self._config.name, now, *interval))

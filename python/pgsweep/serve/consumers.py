@@ -22,6 +22,9 @@ from pgsweep.pg.consumers import Statement, Statements, read_active
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryProcess
+from pgsweep.records.rollup import FOLDED
+from pgsweep.records.top import TopSample
+from pgsweep.ui.names import relation_name
 
 INTERVAL_SECONDS: Final = 60.0
 KEPT: Final = 20
@@ -30,6 +33,9 @@ KEPT: Final = 20
 KINDS: Final = ("user", "database", "statement", "backend")
 COUNTED: Final = "counted"
 """Kind of the rows with what pg_stat_database counts: they are a chart of their own."""
+
+POOLED: Final = "relation"
+"""Kind of the rows with what relations have in the pool, in `memory_byte_seconds`: a chart of its own too."""
 
 COLUMNS: Final = (
     "active_seconds",
@@ -67,6 +73,21 @@ OTHER_ID: Final = "other"
 def counted_key(database: str) -> Key:
     """Return the key of what the server itself counts of a database, whoever executed it."""
     return (COUNTED, "", database, "")
+
+
+def pooled(sample: TopSample, seconds: float) -> dict[Key, Values]:
+    """Return what the relations of a sample have in the pool for some seconds, and what all others have."""
+    rows: dict[Key, Values] = {}
+    left = sample.pool.used_bytes
+    for relation in sample.relations:
+        # How many the folded catalogs are changes all the time.
+        folded = relation.kind == FOLDED
+        name = f"({FOLDED})" if folded else relation_name(relation, relation.database)
+        key = (POOLED, "", relation.database, f"public.{name}" if name == OTHER_ID else name)
+        row = rows.setdefault(key, {"memory_byte_seconds": 0.0})
+        row["memory_byte_seconds"] += relation.shared_buffers_bytes * seconds
+        left -= relation.shared_buffers_bytes
+    return {**rows, (POOLED, "", "", OTHER_ID): {"memory_byte_seconds": max(0, left) * seconds}}
 
 
 def total_key() -> Key:
@@ -265,7 +286,7 @@ def _keys(user: str, database: str, query: str | None, pid: str | None) -> list[
 def largest(rows: Mapping[Key, Values]) -> dict[Key, Values]:
     """Return of each kind those with the largest shares of what is ranked, and the sum of all others."""
     found: dict[Key, Values] = {}
-    for kind in (*KINDS, COUNTED, "total"):
+    for kind in (*KINDS, COUNTED, POOLED, "total"):
         own = {key: values for key, values in rows.items() if key[0] == kind}
         order = by_share({key: values for key, values in own.items() if key[3] != OTHER_ID})
         other: Values = dict(own.get((kind, "", "", OTHER_ID), {}))

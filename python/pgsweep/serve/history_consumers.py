@@ -14,7 +14,6 @@ from typing import Final
 from pgsweep.records.serve import ServeConsumer
 from pgsweep.serve.consumers import (
     COLUMNS,
-    COUNTED,
     KINDS,
     OTHER_ID,
     Key,
@@ -25,7 +24,7 @@ from pgsweep.serve.consumers import (
 )
 from pgsweep.serve.storage import Session
 
-DatabaseRows = tuple[list[float], list[float | None], dict[str, list[tuple[float, float] | None]]]
+OverTime = tuple[list[float], list[float | None], dict[tuple[str, str], list[Values | None]]]
 
 LEVELS: Final = {60: 86_400, 900: 30 * 86_400, 21_600: 730 * 86_400}
 """Seconds of a level's step, and for how many seconds it is kept."""
@@ -152,33 +151,35 @@ def read(
     return covered, _record(total_key(), total, covered), ordered
 
 
-def read_databases(session: Session, server: str, begin: float, end: float, now: float) -> DatabaseRows:
-    """Return what was counted of each database, interval by interval.
+def read_over_time(
+    session: Session, server: str, begin: float, end: float, now: float, kind: str
+) -> OverTime:
+    """Return what the history has of one kind, interval by interval.
 
     Returns:
-        The ends of the intervals, their lengths in seconds, and by database hits and reads; None where
-        nothing was counted.
+        The ends of the intervals, their lengths in seconds, and by database and id the values of `COLUMNS`;
+        None where nothing was counted.
     """
     at: list[float] = []
     seconds: list[float | None] = []
-    found: dict[str, list[tuple[float, float] | None]] = {}
+    found: dict[tuple[str, str], list[Values | None]] = {}
     if not session.columns("consumers"):
         return at, seconds, found
     for (number,) in session.execute("SELECT id FROM main.servers WHERE name = ?", [server]):
         newest = {level: _newest(session, level, number, now + level) for level in LEVELS}
         for level, after, until in parts_of(begin, end, now, newest):
-            for time, kind, database, covered, hits, reads in session.execute(
-                "SELECT at, kind, database, covered_seconds, hits, reads FROM main.consumers "
+            for time, which, database, name, covered, *values in session.execute(
+                f"SELECT at, kind, database, id, {', '.join(ALL)} FROM main.consumers "  # noqa: S608
                 "WHERE level = ? AND server = ? AND at > ? AND at <= ? AND kind IN (?, 'total') ORDER BY at",
-                [level, number, math.floor(after), math.floor(until), COUNTED],
+                [level, number, math.floor(after), math.floor(until), kind],
             ):
                 if not at or at[-1] != time:
                     at.append(float(time))
                     seconds.append(None)
-                if kind == COUNTED:
-                    row = found.setdefault(database, [])
+                if which == kind:
+                    row = found.setdefault((database, name), [])
                     row += [None] * (len(at) - 1 - len(row))
-                    row.append((hits or 0.0, reads or 0.0))
+                    row.append({n: float(v) for n, v in zip(COLUMNS, values, strict=True) if v is not None})
                 elif covered is not None:
                     seconds[-1] = float(covered)
     for row in found.values():

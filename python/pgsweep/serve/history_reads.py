@@ -16,9 +16,12 @@ from pgsweep.records.serve import (
     ServeDatabases,
     ServeGap,
     ServeSeries,
+    ServeShare,
+    ServeShares,
     ServeVerification,
 )
 from pgsweep.serve import history_consumers
+from pgsweep.serve.consumers import COUNTED, KEPT, OTHER_ID, POOLED
 from pgsweep.serve.history import COLUMNS, LEVELS
 from pgsweep.serve.storage import Session, Store
 
@@ -124,27 +127,45 @@ def read_databases(store: Store, server: str, begin: float, end: float) -> Serve
     Raises:
         PgsweepError: the history cannot be read.
     """
+    at, seconds, found = _over_time(store, server, begin, end, COUNTED)
+    databases = [
+        ServeDatabase(
+            name=name,
+            hits=[None if row is None else row.get("hits", 0.0) for row in rows],
+            reads=[None if row is None else row.get("reads", 0.0) for row in rows],
+        )
+        for (name, _), rows in found.items()
+    ]
+    databases.sort(key=lambda one: (-sum(filter(None, one.reads)), one.name))
+    return ServeDatabases(server=server, begin=begin, end=end, at=at, seconds=seconds, databases=databases)
+
+
+def read_shares(store: Store, server: str, begin: float, end: float) -> ServeShares:
+    """Return what each relation had in the pool over a range: the largest, then all others together.
+
+    Raises:
+        PgsweepError: the history cannot be read.
+    """
+    at, seconds, found = _over_time(store, server, begin, end, POOLED)
+    named: list[ServeShare] = []
+    for (database, name), rows in found.items():
+        held = [
+            row["memory_byte_seconds"] / covered if row and covered else None
+            for row, covered in zip(rows, seconds, strict=True)
+        ]
+        other = name == OTHER_ID
+        named.append(ServeShare(database=database, relation="" if other else name, pool_bytes=held))
+    named.sort(key=lambda one: (not one.relation, -sum(filter(None, one.pool_bytes)), one.relation))
+    rest = named[KEPT:] if len(named) > KEPT else []
+    columns = list(zip(*(one.pool_bytes for one in rest), strict=True))
+    others = [None if set(values) == {None} else sum(filter(None, values)) for values in columns]
+    kept = named[:KEPT] + ([ServeShare(database="", relation="", pool_bytes=others)] if rest else [])
+    return ServeShares(server=server, begin=begin, end=end, at=at, relations=kept)
+
+
+def _over_time(store: Store, server: str, begin: float, end: float, kind: str) -> history_consumers.OverTime:
     with store.reading() as session:
-        at, seconds, found = history_consumers.read_databases(session, server, begin, end, time.time())
-
-    def reads_of(name: str) -> float:
-        return sum(row[1] for row in found[name] if row is not None)
-
-    return ServeDatabases(
-        server=server,
-        begin=begin,
-        end=end,
-        at=at,
-        seconds=seconds,
-        databases=[
-            ServeDatabase(
-                name=name,
-                hits=[None if row is None else row[0] for row in found[name]],
-                reads=[None if row is None else row[1] for row in found[name]],
-            )
-            for name in sorted(found, key=lambda name: (-reads_of(name), name))
-        ],
-    )
+        return history_consumers.read_over_time(session, server, begin, end, time.time(), kind)
 
 
 def sample_rows(store: Store) -> Iterator[list[tuple[Any, ...]]]:

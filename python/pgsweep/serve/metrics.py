@@ -33,11 +33,11 @@ _WINDOW: Final = 900
 def exposed(board: Board, metrics: Iterable[MetricConfig], top_relations: int) -> bytes:
     """Return the page."""
     registry = CollectorRegistry()
-    registry.register(_Metrics(board, list(metrics), top_relations))
+    registry.register(Metrics(board, list(metrics), top_relations))
     return exposition.generate_latest(registry)
 
 
-class _Metrics:
+class Metrics:
     """The metrics of one sample.
 
     Args:
@@ -60,20 +60,20 @@ class _Metrics:
         yield _gauge("pgsweep_build_info", "Version of pgsweep.", ["version", "python"]).of(
             [__version__, platform.python_version()], 1.0
         )
-        trouble = _gauge("pgsweep_history_failed", "1 while the history cannot be written.", [])
-        yield trouble.of([], 0.0 if self._board.history_trouble() is None else 1.0)
-        servers = list(self._board.servers.items())
-        yield from _states([watched for _, watched in servers])
-        yield from _caches([watched for _, watched in servers])
-        yield from _standing([watched for _, watched in servers])
-        yield from _curves([watched for _, watched in servers])
-        yield from _advice([watched for _, watched in servers])
+        yield from self.states()
         samples = [
             (watched, self._board.sample(key, TopView(sort="pool", limit=self._top_relations)))
-            for key, watched in servers
+            for key, watched in self._board.servers.items()
         ]
         yield from _relations(samples)
-        yield from self._user_metrics([watched for _, watched in servers])
+
+    def states(self) -> Iterator[Metric]:
+        """Yield the metrics of servers, but for those of relations."""
+        trouble = _gauge("pgsweep_history_failed", "1 while the history cannot be written.", [])
+        yield trouble.of([], 0.0 if self._board.history_trouble() is None else 1.0)
+        servers = list(self._board.servers.values())
+        for part in (_states, _caches, _standing, _curves, _advice, self._user_metrics):
+            yield from part(servers)
 
     def _user_metrics(self, servers: list[Watched]) -> Iterator[Metric]:
         failed = _gauge(

@@ -6,7 +6,9 @@ import json
 from typing import Any, Final, NamedTuple
 
 
-class _Alert(NamedTuple):
+class Alert(NamedTuple):
+    """A rule; `expression` and `pause` as Prometheus writes them (also evaluated by alerts.py)."""
+
     name: str
     expression: str
     pause: str
@@ -18,8 +20,8 @@ class _Alert(NamedTuple):
 _GONE: Final = "up == 0 and on (job, instance) max_over_time(pgsweep_build_info[1d])"
 """Of what was a pgsweep within the last day; it is `absent` where Prometheus has no such target any more."""
 
-_ALERTS: Final = (
-    _Alert(
+ALERTS: Final = (
+    Alert(
         "PgsweepGone",
         f"({_GONE}) or (absent(pgsweep_build_info) unless on () ({_GONE}))",
         "5m",
@@ -27,7 +29,7 @@ _ALERTS: Final = (
         "pgsweep itself is gone",
         "Its /metrics cannot be read, so no other of these alerts can fire. Does `pgsweep serve` run?",
     ),
-    _Alert(
+    Alert(
         "PgsweepServerDown",
         "pgsweep_up == 0",
         "2m",
@@ -35,7 +37,7 @@ _ALERTS: Final = (
         "pgsweep cannot reach {{ $labels.server }}",
         "No sample has been possible for two minutes. The server's page says why.",
     ),
-    _Alert(
+    Alert(
         "PgsweepLooksStale",
         "time() - pgsweep_collect_timestamp_seconds > 3 * pgsweep_collect_interval_seconds + 30",
         "2m",
@@ -43,7 +45,7 @@ _ALERTS: Final = (
         "The last sample of {{ $labels.server }} is old",
         "The server answers slowly, or pgsweep has too little processor time.",
     ),
-    _Alert(
+    Alert(
         "PgsweepHistoryNotWritten",
         "pgsweep_history_failed == 1",
         "5m",
@@ -51,7 +53,7 @@ _ALERTS: Final = (
         "The history is not written",
         "Collecting goes on, but the history has a gap: is the disk full?",
     ),
-    _Alert(
+    Alert(
         "PgsweepLargerPoolWouldHelp",
         "pgsweep_predicted_avoidable_reads_per_second > 1000 "
         'and on (server) pgsweep_prediction_verdict{verdict="reliable"} == 1',
@@ -61,7 +63,7 @@ _ALERTS: Final = (
         "shared_buffers",
         "Predicted from the live workload, for an hour, by a curve that is reliable.",
     ),
-    _Alert(
+    Alert(
         "PgsweepAdviceSavesWaiting",
         "pgsweep_advice_waiting_saved_ratio > 0.1 "
         "and on (server) pgsweep_advised_shared_buffers_bytes != pgsweep_shared_buffers_bytes",
@@ -71,7 +73,7 @@ _ALERTS: Final = (
         "the advised shared_buffers",
         "Predicted: seconds of waiting of all sessions, in each second. The server's page has the advice.",
     ),
-    _Alert(
+    Alert(
         "PgsweepPredictionOld",
         "time() - pgsweep_prediction_timestamp_seconds > 3600 and on (server) pgsweep_up == 1",
         "10m",
@@ -79,7 +81,7 @@ _ALERTS: Final = (
         "The live curve of {{ $labels.server }} is an hour old",
         "No evidence is recorded, or nothing can be predicted from it. The server's page says why.",
     ),
-    _Alert(
+    Alert(
         "PgsweepHugePagesMissing",
         'pgsweep_huge_pages{state="missing"} > 0',
         "15m",
@@ -87,7 +89,7 @@ _ALERTS: Final = (
         "{{ $labels.server }} lacks {{ $value }} huge pages",
         "It runs without them, and would not start where huge_pages is on. pgsweep hugepages says how many.",
     ),
-    _Alert(
+    Alert(
         "PgsweepLittleRoomBelowLimit",
         "pgsweep_memory_room_bytes < 0.05 * pgsweep_memory_limit_bytes",
         "5m",
@@ -95,7 +97,7 @@ _ALERTS: Final = (
         "{{ $labels.server }} has {{ $value | humanize1024 }}B left below the limit of its memory cgroup",
         "Beyond it the kernel kills processes. pgsweep memory budget says what takes the memory.",
     ),
-    _Alert(
+    Alert(
         "PgsweepSettingsPendingRestart",
         "pgsweep_settings_pending_restart > 0",
         "1d",
@@ -103,7 +105,7 @@ _ALERTS: Final = (
         "{{ $value }} settings of {{ $labels.server }} wait for a restart",
         "Their new values come with the next restart, wanted or not. pg_settings.pending_restart names them.",
     ),
-    _Alert(
+    Alert(
         "PgsweepUserMetricFails",
         "pgsweep_user_metric_failed == 1",
         "10m",
@@ -232,7 +234,7 @@ _PANELS: Final = (
 def alert_rules() -> str:
     """Return the rules as YAML; strings are written as JSON, which is YAML too."""
     lines = ["groups:", "- name: pgsweep", "  rules:"]
-    for alert in _ALERTS:
+    for alert in ALERTS:
         lines += [
             f"  - alert: {alert.name}",
             f"    expr: {json.dumps(alert.expression)}",
@@ -249,7 +251,7 @@ def alert_rules() -> str:
 def expressions() -> list[str]:
     """Return all expressions of the dashboard, with every server for `$server`, then those of the alerts."""
     panels = [e.replace("$server", ".*") for panel in _PANELS for e, _ in panel.expressions]
-    return panels + [alert.expression for alert in _ALERTS]
+    return panels + [alert.expression for alert in ALERTS]
 
 
 def grafana_dashboard() -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import errno
 import resource
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import uvicorn
@@ -33,10 +34,12 @@ from pgsweep.records.serve import (
     ServeMemory,
     ServeOverview,
     ServeSeries,
+    ServeShares,
     ServeSummary,
 )
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.residency.access import opened
+from pgsweep.serve.alerts import EVERY_SECONDS, Alerts
 from pgsweep.serve.board import Board, Watched, best_advice
 from pgsweep.serve.collect import Collector
 from pgsweep.serve.config import ServeConfig, is_loopback, make_folder
@@ -47,10 +50,11 @@ from pgsweep.serve.history_reads import (
     read_curves,
     read_databases,
     read_series,
+    read_shares,
     read_verification,
 )
 from pgsweep.serve.holding import hold_folder
-from pgsweep.serve.metrics import CONTENT_TYPE, exposed
+from pgsweep.serve.metrics import CONTENT_TYPE, Metrics, exposed
 from pgsweep.serve.queries import UserMetrics
 from pgsweep.serve.recording import Recorder
 from pgsweep.serve.steady import steadied
@@ -58,6 +62,7 @@ from pgsweep.serve.web.app import WebConfig, make_app
 from pgsweep.serve.web.connections import UVICORN, Room, bound_buffers
 from pgsweep.serve.web.events import Hub
 from pgsweep.serve.webhook import Webhook, advice_changed
+from pgsweep.units import iso_time
 
 _KEPT_WINDOW: Final = 3600
 _MAP_SECONDS: Final = 10.0
@@ -126,6 +131,8 @@ class Service:
             for server in config.servers
             if (wanted := [m for m in config.metrics if not m.servers or server.name in m.servers])
         ]
+        self._alerts = threading.Thread(target=self._watch_alerts, name="alerts", daemon=True)
+        self._ends = threading.Event()
         self._forecasts = Forecasts(folders, self._show_curve, self._show_verification)
         self._webhook = None if config.webhook is None else Webhook(config.webhook, warn)
         self._kept_hour: dict[str, int] = {}
@@ -142,11 +149,13 @@ class Service:
         for user in self._user_metrics:
             user.start()
         self._forecasts.start()
+        self._alerts.start()
         if self._webhook is not None:
             self._webhook.start()
 
     def stop(self) -> bool:
         """End all parts; what was collected is written. Return whether that was done in time."""
+        self._ends.set()
         if self._webhook is not None:
             self._webhook.stop()
         for recorder in self._recorders:
@@ -165,6 +174,23 @@ class Service:
         for user in self._user_metrics:
             user.join(max(0.0, end - time.monotonic()))
         return self.history.stop()
+
+    def _recall(self) -> None:
+        """Take the last hour of each server from the history."""
+        now = time.time()
+        for key, watched in self.board.servers.items():
+            with contextlib.suppress(PgsweepError):
+                found = read_series(self._store, watched.config.name, now - 3600, now)
+                columns = [found.columns[name] for name in ("covered_seconds", "hits", "reads")]
+                self.board.changed(key, "curve", partial(_note, zip(found.at, *columns, strict=True)))
+
+    def _watch_alerts(self) -> None:
+        self._recall()
+        alerts, metrics = Alerts(), Metrics(self.board, self._config.metrics, 0)
+        while True:
+            self.board.alerts = alerts.of(metrics.states(), time.time())
+            if self._ends.wait(EVERY_SECONDS):
+                return
 
     def _recording_reporter(self, key: str) -> Callable[[str | None], None]:
         def report(why: str | None) -> None:
@@ -211,8 +237,8 @@ class Service:
         now = best_advice(self.board.advised(key))
         if self._webhook is None or now is None:
             return
-        at = datetime.datetime.fromtimestamp(now.at, datetime.UTC).isoformat(timespec="seconds")
-        event = advice_changed(self.board.servers[key].config.name, now, before, at)
+        name = self.board.servers[key].config.name
+        event = advice_changed(name, now, before, iso_time(now.at) or "")
         if event is not None:
             self._webhook.send(event)
 
@@ -306,6 +332,14 @@ class Service:
                 server=name, begin=begin, end=end, at=[], seconds=[], databases=[], trouble=error.message
             )
 
+    def shares(self, key: str, begin: float, end: float) -> ServeShares:
+        """Return what relations have in the pool."""
+        name = self.board.servers[key].config.name
+        try:
+            return read_shares(self._store, name, begin, end)
+        except PgsweepError as error:
+            return ServeShares(server=name, begin=begin, end=end, at=[], relations=[], trouble=error.message)
+
     def consumers(self, key: str, begin: float, end: float) -> ServeConsumers:
         """Return who used the server over a range."""
         watched = self.board.servers[key]
@@ -372,6 +406,12 @@ class Service:
     def metrics(self) -> tuple[bytes, str]:
         """Return the metrics and their content type."""
         return exposed(self.board, self._config.metrics, self._config.top_relations), CONTENT_TYPE
+
+
+def _note(rows: Iterable[tuple[Any, ...]], watched: Watched) -> None:
+    for at, seconds, hits, reads in rows:
+        if None not in (seconds, hits, reads):
+            watched.note_minute(at, seconds, hits, reads)
 
 
 class _Server(uvicorn.Server):

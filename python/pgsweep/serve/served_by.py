@@ -6,6 +6,10 @@ statement that reads for 20 s would have read nothing from disk: its bytes came 
 blocks. So both are compared between moments at which no older transaction is open. Until there is one the
 split is pending; after five minutes, or where a transaction that was open at the beginning has ended, it is
 not known.
+
+Such a moment is none: counters are read first, then sessions, then the disk, and a transaction that is young
+is not seen. What begins or ends meanwhile has read from disk in this interval what is counted in the next. So
+what the kernel counted beyond the blocks of an interval is there for those of the next.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from pgsweep.records.top import OpenTransaction
 
 SHORTEST_SECONDS: Final = 10.0
 """Between two such moments at least: a session may keep its counters to itself for as long
-(PGSTAT_IDLE_INTERVAL, pgstat.c)."""
+(PGSTAT_IDLE_INTERVAL, pgstat.c), and what was too young to be seen at one (pg/backends.py) is seen at the
+next."""
 
 LONGEST_SECONDS: Final = 300.0
 
@@ -42,6 +47,7 @@ class ServedBy:
     def __init__(self) -> None:
         self._reads = 0.0
         self._disk_blocks = 0.0
+        self._excess = 0.0
         self._seconds = 0.0
         self._idle: dict[tuple[int, float], float] | None = None
 
@@ -58,7 +64,7 @@ class ServedBy:
         """
         idle = {(one.pid, one.since): one.idle_since for one in is_open or [] if one.idle_since is not None}
         self._idle = idle if is_open is not None and len(idle) == len(is_open) else None
-        self._seconds = self._reads = self._disk_blocks = 0.0
+        self._seconds = self._reads = self._disk_blocks = self._excess = 0.0
 
     def add(
         self, seconds: float, reads: float, disk_blocks: float | None, is_open: list[OpenTransaction] | None
@@ -92,9 +98,11 @@ class ServedBy:
         return self._split(known=known)
 
     def _split(self, *, known: bool) -> Split:
-        seconds, reads, disk = self._seconds, self._reads, min(self._reads, self._disk_blocks)
+        seconds, reads, blocks, excess = self._seconds, self._reads, self._disk_blocks, self._excess
         self._seconds = self._reads = self._disk_blocks = 0.0
+        # The kernel reads ahead, and other files too: what not even the next interval needs was of these.
+        self._excess = min(blocks, max(0.0, blocks + excess - reads))
         if not known:
             return Split(seconds=seconds, unsplit=reads)
-        # The kernel reads ahead, and other files too: no more blocks came from disk than were read.
+        disk = min(reads, blocks + excess)
         return Split(seconds=seconds, page_cache=reads - disk, disk=disk)

@@ -30,6 +30,7 @@ from pgsweep.records.serve import (
     ServeMemory,
     ServeOverview,
     ServeSeries,
+    ServeShares,
     ServeSummary,
 )
 from pgsweep.records.top import TopSample, TopView
@@ -92,6 +93,9 @@ class Source(Protocol):
     def databases(self, key: str, begin: float, end: float) -> ServeDatabases:
         """Return hits and reads of each database over a range."""
 
+    def shares(self, key: str, begin: float, end: float) -> ServeShares:
+        """Return what relations have in the pool over a range."""
+
     def consumers(self, key: str, begin: float, end: float) -> ServeConsumers:
         """Return who used the server over a range."""
 
@@ -146,6 +150,8 @@ def make_app(source: Source, hub: Hub, config: WebConfig) -> ASGIApp:
         "/servers/{key}/series.csv": (of_history, site.series_csv),
         "/servers/{key}/databases.json": (of_history, site.databases_json),
         "/servers/{key}/databases.csv": (of_history, site.databases_csv),
+        "/servers/{key}/shares.json": (of_history, site.shares_json),
+        "/servers/{key}/shares.csv": (of_history, site.shares_csv),
         "/servers/{key}/statements": (of_history, site.statements_fragment),
         "/servers/{key}/curves.json": (of_history, site.curves_json),
         "/servers/{key}/curves.csv": (of_history, site.curves_csv),
@@ -316,6 +322,15 @@ class _Site:
 
     def databases_csv(self, request: Request) -> Response:
         return data.databases_csv(request.path_params["key"], self._databases(request))
+
+    def _shares(self, request: Request) -> ServeShares:
+        return self._source.shares(request.path_params["key"], *data.range_of(_query(request)))
+
+    def shares_json(self, request: Request) -> Response:
+        return data.as_json(self._shares(request))
+
+    def shares_csv(self, request: Request) -> Response:
+        return data.shares_csv(request.path_params["key"], self._shares(request))
 
     def statements_fragment(self, request: Request) -> Response:
         return self._page("_statements.html.j2", consumers=self._consumers(request))

@@ -6,13 +6,15 @@ import csv
 import io
 import time
 from collections.abc import Iterable
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 from starlette.responses import Response
 
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
+from pgsweep.records import serve
 from pgsweep.records.serve import (
     ServeAdvice,
     ServeConsumer,
@@ -22,9 +24,11 @@ from pgsweep.records.serve import (
     ServeMemory,
     ServeOverview,
     ServeSeries,
+    ServeShares,
 )
 from pgsweep.records.top import TopRelation
 from pgsweep.serve.web.query import Query
+from pgsweep.units import iso_time
 
 RANGES: Final = {
     "15m": (900, "15 minutes"),
@@ -51,15 +55,47 @@ def range_of(query: Query) -> tuple[float, float]:
     if "begin" in query or "end" in query:
         begin, end = query.seconds("begin", now), query.seconds("end", now)
         if begin >= end:
-            raise UsageError("begin and end are seconds since 1970, the earlier first")
+            raise UsageError("begin and end are two times, the earlier first")
         return begin, end
     name = query.choice("range", (DEFAULT_RANGE, *RANGES))
     return now - RANGES[name][0], now
 
 
 def as_json(record: Any) -> Response:
-    """Return a record."""
-    return Response(msgspec.json.encode(record), media_type="application/json")
+    """Return a record, with its times in ISO 8601."""
+    return Response(msgspec.json.encode(_with_iso_times(record)), media_type="application/json")
+
+
+def _with_iso_times(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_iso_times(one) for one in value] if value and _is_own(value[0]) else value
+    if not _is_own(value):
+        return value
+    record: type[msgspec.Struct] = type(value)
+    times = _times_of(record)
+    return {
+        name: _iso(held) if name in times else _with_iso_times(held)
+        for name, held in msgspec.structs.asdict(value).items()
+    }
+
+
+def _is_own(value: Any) -> bool:
+    """Return whether it is a record of serve; those of other commands have their times as text."""
+    return type(value).__module__ == serve.__name__
+
+
+@cache
+def _times_of(record: type) -> frozenset[str]:
+    hints = get_type_hints(record, include_extras=True)
+    return frozenset(
+        name for name, hint in hints.items() if hint == serve.Time or serve.Time in get_args(hint)
+    )
+
+
+def _iso(value: float | list[float] | None) -> str | list[str | None] | None:
+    if isinstance(value, list):
+        return [iso_time(at) for at in value]
+    return None if value is None else iso_time(value)
 
 
 def as_csv(name: str, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> Response:
@@ -93,6 +129,17 @@ def databases_csv(key: str, found: ServeDatabases) -> Response:
         if one.hits[number] is not None
     ]
     return as_csv(f"{key}-databases", ("at", "seconds", "database", "hits", "reads"), rows)
+
+
+def shares_csv(key: str, found: ServeShares) -> Response:
+    """Return what relations have in the pool, a row an interval and relation."""
+    rows = [
+        (at, shown(one.database), shown(one.relation), one.pool_bytes[number])
+        for number, at in enumerate(found.at)
+        for one in found.relations
+        if one.pool_bytes[number] is not None
+    ]
+    return as_csv(f"{key}-shares", ("at", "database", "relation", "pool_bytes"), rows)
 
 
 def curves_csv(key: str, curves: Iterable[ServeCurve]) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 import zlib
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 import jinja2
+from markupsafe import Markup
 
 from pgsweep.plain import shown
 from pgsweep.records.cache import CacheMap
@@ -21,7 +21,7 @@ from pgsweep.ui.cache_map import map_name
 from pgsweep.ui.forms import patch
 from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds
-from pgsweep.units import as_setting
+from pgsweep.units import as_setting, iso_time
 
 _BAR_WIDTH: Final = 1000.0
 _COLUMNS: Final = 64
@@ -79,8 +79,7 @@ def _environment() -> jinja2.Environment:
         "rate": lambda value: "–" if value is None else f"{count(value)}/s",
         "byte_rate": lambda value: "–" if value is None else f"{format_bytes(value)}/s",
         "seconds": lambda value: "–" if value is None else seconds(value),
-        "when": _when,
-        "ago": lambda at: seconds(max(0.0, time.time() - at)),
+        "ago": _ago,
         "overdue": lambda at: time.time() - at > _OVERDUE_SECONDS,
         "shown": shown,
         "gain": gain_text,
@@ -97,6 +96,7 @@ def _environment() -> jinja2.Environment:
         "map_cells": map_cells,
         "map_name": map_name,
         "usage_bars": usage_bars,
+        "spark": spark,
         "now": time.time,
         "base": "",
     }
@@ -107,16 +107,16 @@ def _count(value: float | None) -> str:
     return "–" if value is None else count(value)
 
 
+def _ago(at: float) -> Markup:
+    """Return for how long something has been so; the page's script lets it go on while nothing new comes."""
+    age = max(0.0, time.time() - at)
+    return Markup('<time datetime="{}" data-age="{:.3f}">{}</time>').format(
+        iso_time(at) or "", age, seconds(age)
+    )
+
+
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def _when(at: float) -> str:
-    """Return a time in UTC; the page's script writes it in the reader's own zone."""
-    try:
-        return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
-    except (OverflowError, OSError, ValueError):
-        return "–"
 
 
 def map_link(key: str, relation: TopRelation) -> str | None:
@@ -149,6 +149,26 @@ def memory_bar(memory: ServeMemory) -> list[dict[str, object]]:
         found.append({"part": part, "number": part_number(part), "x": begin, "width": width, "twice": twice})
         begin += width
     return found
+
+
+def spark(values: list[float | None], *, ratio: bool = False) -> str:
+    """Return a path of 60 by 16 through values, broken where one is unknown; empty for fewer than two.
+
+    Args:
+        values: from left to right.
+        ratio: they go up to 1, and the path shows how far below they come; else they begin at 0.
+    """
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return ""
+    low, high = (min(known), 1.0) if ratio else (0.0, max(known))
+    steps, last = [], None
+    for number, value in enumerate(values):
+        if value is not None:
+            y = 15 - 14 * (value - low) / (high - low) if high > low else 1.0 if ratio else 15.0
+            steps.append(f"{'M' if last is None else 'L'}{60 * number / len(values):.1f} {y:.1f}")
+        last = value
+    return " ".join(steps)
 
 
 def usage_bars(usage_counts: list[int]) -> list[tuple[int, int, float]]:

@@ -9,13 +9,15 @@ from urllib.parse import parse_qsl
 
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
+from pgsweep.units import seconds_of
 
 _MOST_QUERY: Final = 4096
 _MOST_PARAMETERS: Final = 20
 _MOST_TEXT: Final = 200
 _WHOLE: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _SECONDS: Final = re.compile(r"[0-9]{1,13}(\.[0-9]{1,9})?", re.ASCII)
-_MOST_SECONDS: Final = 2.0**40
+_MOST_SECONDS: Final = 2.0**37
+"""In the year 6325."""
 
 
 class Query:
@@ -83,7 +85,7 @@ class Query:
         return int(text)
 
     def seconds(self, name: str, default: float) -> float:
-        """Return a time in seconds since 1970.
+        """Return a time in seconds since 1970; it may be given as such, or in ISO 8601.
 
         Raises:
             UsageError: it is none.
@@ -91,6 +93,11 @@ class Query:
         if name not in self:
             return default
         text = self._values[name]
-        if not _SECONDS.fullmatch(text) or float(text) > _MOST_SECONDS:
-            raise UsageError(f"{name} is a time in seconds since 1970, as 1700000000")
-        return float(text)
+        try:
+            # The `+` of a zone is a blank where it was not escaped.
+            found = float(text) if _SECONDS.fullmatch(text) else seconds_of(text.replace(" ", "+"))
+        except (ValueError, OverflowError):
+            found = -1.0
+        if not 0 <= found <= _MOST_SECONDS:
+            raise UsageError(f"{name} is a time: 2026-05-01T09:00:00Z, or seconds since 1970")
+        return found

@@ -17,6 +17,28 @@
     ? Math.round(value).toLocaleString("en").replaceAll(",", " ")
     : Math.abs(value) < 0.001 ? small(value) : String(Number(value.toPrecision(3)));
 
+  // Ages go on while nothing new comes: nothing is older than it says. They count from the server's clock, whose
+  // difference from ours is known up to the shortest way that an age has taken.
+  const lasting = (value) => {
+    if (value < .9995) return `${Math.round(value * 1000)} ms`;
+    if (value < 9.95) return `${value.toFixed(1)} s`;
+    const whole = Math.round(value), minutes = Math.floor(whole / 60) % 60, hours = Math.floor(whole / 3600);
+    if (whole < 100) return `${whole} s`;
+    if (hours) return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+    return whole % 60 ? `${minutes} min ${whole % 60} s` : `${minutes} min`;
+  };
+  const aged = new WeakSet();
+  let skew = Infinity;
+  setInterval(() => {
+    const now = performance.now() / 1000;
+    for (const one of document.querySelectorAll("time[data-age]")) {
+      const at = Date.parse(one.dateTime) / 1000;
+      if (Number.isNaN(at)) continue;
+      if (!aged.has(one)) { aged.add(one); skew = Math.min(skew, now - at - Number(one.dataset.age)); }
+      one.textContent = lasting(Math.max(0, now - skew - at));
+    }
+  }, 1000);
+
   // Light and dark.
   const theme = document.getElementById("theme");
   const stored = (() => { try { return localStorage.getItem("theme"); } catch { return null; } })();
@@ -87,7 +109,9 @@
   const json = async (path) => {
     const answer = await fetch(path, { headers: { accept: "application/json" } });
     if (!answer.ok) throw new Error((await answer.text()).trim().split("\n")[0] || `${path}: ${answer.status}`);
-    return answer.json();
+    // Times are ISO 8601; what is drawn needs seconds.
+    const seconds = (value) => Array.isArray(value) ? value.map(seconds) : typeof value === "string" ? Date.parse(value) / 1000 : value;
+    return JSON.parse(await answer.text(), (name, value) => /^(at|begin|end)$/.test(name) ? seconds(value) : value);
   };
   const colours = () => ["--blue", "--orange", "--green", "--violet", "--gold", "--bad"].map(css);
   let curves = null, series = null;
@@ -169,8 +193,8 @@
   };
 
   // Where intervals are missing the line is broken: a point without a value is put there.
-  const withBreaks = (at, columns) => {
-    const x = [], out = columns.map(() => []), step = Math.max(series.step_seconds, 10);
+  const withBreaks = (at, columns, least) => {
+    const x = [], out = columns.map(() => []), step = Math.max(least, 10);
     const steps = at.slice(1).map((value, i) => value - at[i]).sort((a, b) => a - b);
     const usual = Math.max(step, steps.length ? steps[Math.floor(steps.length / 2)] : step);
     at.forEach((value, i) => {
@@ -180,8 +204,8 @@
     });
     return [x, ...out];
   };
-  const perSecond = (name) => series.columns[name].map((value, i) => {
-    const covered = series.columns.covered_seconds[i];
+  const perSecond = (name, of = series) => of.columns[name].map((value, i) => {
+    const covered = of.columns.covered_seconds[i];
     return value == null || !covered ? null : value / covered;
   });
   const clock = (_, ticks, __, ___, step) => ticks.map((at, i) => {
@@ -190,12 +214,26 @@
     const hour = time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false, ...(step < 60 && { second: "2-digit" }) });
     return i ? hour : `${hour}\n${day}`;
   });
-  const newest = (plot) => plot.data[0].length - 1;
-  const timed = (lines, axes, scales) => ({
-    padding: [8 + MARK_ROW * eventRows(), null, null, null], plugins: [eventMarks],
-    scales: { x: { time: true, range: () => [series.begin, series.end] }, ...scales },
-    series: [{ label: "time", value: legend((at) => new Date(at * 1000).toLocaleString([], { hour12: false }), newest) }, ...lines], axes: [{ space: 70, values: clock }, ...axes],
-  });
+  // The last point of today: what is behind it goes on.
+  const newest = (plot) => plot.data[0].findLastIndex((at) => at <= (series.at.at(-1) ?? series.end));
+  // The same time a day and a week before, behind the first line of a chart, where the history has it.
+  const BEFORE = [[86400, "a day before", [8, 4]], [7 * 86400, "a week before", [2, 4]]];
+  let past = [];
+  const timed = (name, lines, axes, scales, data, earlier) => {
+    const behind = past.flatMap(([shift, word, dash, had]) => {
+      const [at, column] = earlier(had) || [[], []];
+      if (!column.some((v) => v != null)) return [];
+      const line = { ...lines[0], label: `${lines[0].label}, ${word}`, stroke: css("--faint"), width: 1.5, dash, points: { show: false } };
+      return [[line, withBreaks(at.map((one) => one + shift), [column], 60)]];
+    });
+    const first = { label: "time", value: legend((at) => new Date(at * 1000).toLocaleString([], { hour12: false }), newest) };
+    show(name, {
+      padding: [8 + MARK_ROW * eventRows(), null, null, null], plugins: [eventMarks],
+      scales: { x: { time: true, range: () => [series.begin, series.end] }, ...scales },
+      legend: { markers: { dash: (plot, i) => ({ 8: "dashed", 2: "dotted" })[plot.series[i].dash?.[0]] || "solid" } },
+      series: [first, ...behind.map(([line]) => line), ...lines], axes: [{ space: 70, values: clock }, ...axes],
+    }, behind.length ? uPlot.join([...behind.map(([, table]) => table), data]) : data);
+  };
   // What happened, as marks on the axis of time: restarts and other gaps, changed settings, checkpoints.
   const happened = () => {
     if (!series) return [];
@@ -257,20 +295,23 @@
     const lines = [], columns = [];
     if (known) { lines.push({ label: "page cache", stroke: colour[2], width: 2, value }, { label: "disk", stroke: colour[1], width: 2, value }); columns.push(cache, disk); }
     if (!known || unsplit.some((v) => v > 0)) { lines.push({ label: "page cache or disk", stroke: colour[known ? 3 : 1], width: 2, value }); columns.push(unsplit); }
-    show("reads", timed([...lines, { label: "pool (right axis)", stroke: colour[0], width: 1.5, scale: "hits", value }], [left, right], { y: zero, hits: zero }),
-      withBreaks(series.at, [...columns, hits]));
-    const evictions = perSecond("evictions");
-    const period = series.at.map((_, i) => {
-      const moved = series.columns.hand_buffers[i], covered = series.columns.covered_seconds[i], pool = series.columns.shared_buffers_bytes[i];
+    if (lines.length > 1) { lines.unshift({ label: "into the pool", stroke: css("--ink"), width: 1, value }); columns.unshift(reads); }
+    timed("reads", [...lines, { label: "pool (right axis)", stroke: colour[0], width: 1.5, scale: "hits", value }], [left, right], { y: zero, hits: zero },
+      withBreaks(series.at, [...columns, hits], series.step_seconds), (had) => [had.series.at, perSecond("reads", had.series)]);
+    const passes = (of) => of.at.map((_, i) => {
+      const moved = of.columns.hand_buffers[i], covered = of.columns.covered_seconds[i], pool = of.columns.shared_buffers_bytes[i];
       return moved > 0 && covered && pool ? pool / 8192 * covered / moved : null;
     });
-    const parts = [];
-    if (evictions.some((v) => v != null)) parts.push([{ label: "evictions", stroke: colour[1], width: 2, value }, evictions]);
-    if (period.some((v) => v != null)) parts.push([{ label: "clock pass (right axis)", stroke: colour[3], width: 2, scale: "pass", value: legend((v) => `${short(v)} s`, newest) }, period]);
+    const seconds = legend((v) => `${short(v)} s`, newest, true);
+    const parts = [
+      [{ label: "evictions", stroke: colour[1], width: 2, value }, (of) => perSecond("evictions", of)],
+      [{ label: "clock pass (right axis)", stroke: colour[3], width: 2, scale: "pass", value: seconds }, passes],
+    ].filter(([, made]) => made(series).some((v) => v != null));
     if (!parts.length) { empty("sweep", "Neither evictions nor the clock hand were seen in this time."); return; }
     const axes = [{ values: (_, t) => t.map(short), size: 70, label: "evictions/s" }];
     if (parts.some(([line]) => line.scale)) axes.push({ scale: "pass", side: 1, grid: { show: false }, values: (_, t) => t.map(short), size: 70, label: "one clock pass, s" });
-    show("sweep", timed(parts.map(([line]) => line), axes, { y: zero, pass: zero }), withBreaks(series.at, parts.map(([, column]) => column)));
+    timed("sweep", parts.map(([line]) => line), axes, { y: zero, pass: zero },
+      withBreaks(series.at, parts.map(([, made]) => made(series)), series.step_seconds), (had) => [had.series.at, parts[0][1](had.series)]);
   };
   let databases = null;
   const MOST_DATABASES = 6;
@@ -280,15 +321,51 @@
     if (!databases.databases.length) { for (const name of ["dbhits", "dbreads"]) empty(name, nothing); return; }
     const colour = colours(), shown = databases.databases.filter((one) => one.name).slice(0, MOST_DATABASES);
     const line = (one, number, value) => ({ label: one.name, stroke: colour[number % colour.length], width: 2, value });
-    const ratios = shown.map((one) => one.hits.map((hits, i) => hits == null || !(hits + one.reads[i]) ? null : 100 * hits / (hits + one.reads[i])));
-    const rates = shown.map((one) => one.reads.map((reads, i) => reads == null || !databases.seconds[i] ? null : reads / databases.seconds[i]));
+    const ratioOf = (one) => one.hits.map((hits, i) => hits == null || !(hits + one.reads[i]) ? null : 100 * hits / (hits + one.reads[i]));
+    const rateOf = (one, of) => one.reads.map((reads, i) => reads == null || !of.seconds[i] ? null : reads / of.seconds[i]);
     const left = (label) => ({ values: (_, t) => t.map(short), size: 70, label });
-    const ratio = legend((v) => `${v.toFixed(2)}%`, newest), rate = legend((v) => `${short(v)}/s`, newest);
+    const ratio = legend((v) => `${v.toFixed(2)}%`, newest, true), rate = legend((v) => `${short(v)}/s`, newest, true);
     const least = { range: (_, low) => [Math.max(0, Math.min(low, 99) - 1), 100.5] };
-    show("dbhits", timed(shown.map((one, i) => line(one, i, ratio)), [left("hit ratio, %")], { y: least }), [databases.at, ...ratios]);
-    show("dbreads", timed(shown.map((one, i) => line(one, i, rate)), [left("into the pool, blocks/s")], { y: zero }), [databases.at, ...rates]);
+    for (const [name, words, label, scale, made] of [["dbhits", "hit ratio, %", ratio, least, ratioOf], ["dbreads", "into the pool, blocks/s", rate, zero, rateOf]]) {
+      timed(name, shown.map((one, i) => line(one, i, label)), [left(words)], { y: scale }, [databases.at, ...shown.map((one) => made(one, databases))], (had) => {
+        const one = had.databases.databases.find((each) => each.name === shown[0].name);
+        return one && [had.databases.at, made(one, had.databases)];
+      });
+    }
   };
-  const draw = () => { if (curves) drawCurve(); if (series) drawSeries(); drawDatabases(); };
+  let shares = null;
+  const MOST_SHARES = 6;
+  // Stacked, the largest on top: each area hides the lower end of the one before it.
+  const drawShares = () => {
+    if (!shares || !series) return;
+    if (!shares.relations.length) { empty("shares", shares.trouble || "Nothing is known of this time yet: the first interval takes a minute."); return; }
+    const named = shares.relations.filter((one) => one.relation), home = named[0]?.database;
+    const parts = named.slice(0, MOST_SHARES).map((one) => [one.database && one.database !== home ? `${one.database}: ${one.relation}` : one.relation, [one]]);
+    const others = shares.relations.filter((one) => !one.relation || named.indexOf(one) >= MOST_SHARES);
+    if (others.length) parts.push(["all others", others]);
+    const known = shares.at.map((_, i) => shares.relations.some((one) => one.pool_bytes[i] != null));
+    const columns = [];
+    let above = shares.at.map(() => 0);
+    for (const [, ones] of parts.toReversed()) {
+      above = above.map((sum, i) => sum + ones.reduce((held, one) => held + (one.pool_bytes[i] || 0), 0));
+      columns.unshift(above.map((sum, i) => known[i] ? sum : null));
+    }
+    const held = (plot, _, number, index) => {
+      let i = index == null ? newest(plot) : index;
+      const { data } = plot, pool = parts.length + 1, column = data[number];
+      while (i > 0 && column[i] === undefined) i--;
+      if (column[i] == null) return "–";
+      const size = number === pool ? column[i] : column[i] - (number + 1 < pool ? data[number + 1][i] : 0);
+      while (i > 0 && data[pool][i] == null) i--;
+      return number === pool || !data[pool][i] ? bytes(size) : `${bytes(size)}, ${(100 * size / data[pool][i]).toFixed(1)}%`;
+    };
+    const lines = parts.map(([label], n) => ({ label, stroke: css(n === parts.length - 1 && others.length ? "--p6" : `--p${n}`), fill: css(n === parts.length - 1 && others.length ? "--p6" : `--p${n}`), width: 0, points: { show: false }, value: held }));
+    lines.push({ label: "shared_buffers", stroke: css("--ink"), width: 1, dash: [8, 4], points: { show: false }, value: held });
+    const table = withBreaks(shares.at, columns, 60);
+    timed("shares", lines, [{ values: (_, ticks) => ticks.map(bytes), size: 70, incrs: Array.from({ length: 48 }, (_, n) => 2 ** n) }], { y: zero },
+      uPlot.join([table, [series.at, series.columns.shared_buffers_bytes]]), () => null);
+  };
+  const draw = () => { if (curves) drawCurve(); if (series) drawSeries(); drawDatabases(); drawShares(); };
   const later = (work, pause) => {
     let waiting = null, last = 0;
     return () => {
@@ -306,14 +383,28 @@
       if (!series && !(error instanceof TypeError)) for (const name of ["reads", "sweep"]) empty(name, error.message);
       throw error;
     }
-    drawSeries(); drawDatabases();
+    drawSeries(); drawDatabases(); drawShares(); loadPast();
   }, pause);
-  const loadDatabases = later(async () => {
-    databases = await json(`${base}/servers/${key}/databases.json?${ranged()}`);
-    drawDatabases();
+  const loadPast = later(async () => {
+    const { begin, end } = series, found = [];
+    for (const [shift, word, dash] of BEFORE) {
+      if (end - begin > shift + 60) continue;
+      // A little more than is shown: the range moves on meanwhile.
+      const then = `begin=${begin - shift}&end=${end - shift + 300}`;
+      const [had, counted] = await Promise.all(["series", "databases"].map((what) => json(`${base}/servers/${key}/${what}.json?${then}`)));
+      found.push([shift, word, dash, { series: had, databases: counted }]);
+    }
+    past = found;
+    drawSeries(); drawDatabases();
+  }, 120000);
+  const loadMinutes = later(async () => {
+    [databases, shares] = await Promise.all(["databases", "shares"].map((what) => json(`${base}/servers/${key}/${what}.json?${ranged()}`)));
+    drawDatabases(); drawShares();
   }, 5000);
   if (key) {
-    loadCurves(); loadSeries(); loadDatabases();
+    loadCurves(); loadSeries(); loadMinutes();
+    // The axis goes on where no look comes to an end.
+    if (body.dataset.range) setInterval(loadSeries, 30000);
     let sizing = null;
     new ResizeObserver(() => { clearTimeout(sizing); sizing = setTimeout(() => {
       for (const [name, { plot }] of charts) plot.setSize({ width: Math.max(200, document.querySelector(`[data-chart="${name}"]`).clientWidth), height: 300 });
@@ -330,7 +421,7 @@
     for (const name of ["sample", "curve", "memory", "recording", "consumers"]) events.addEventListener(name, () => {
       pass(name);
       if (key && name === "sample") loadSeries();
-      if (key && name === "consumers") loadDatabases();
+      if (key && name === "consumers") loadMinutes();
       if (key && (name === "curve" || name === "recording")) loadCurves();
     });
     events.addEventListener("open", () => {
