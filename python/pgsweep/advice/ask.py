@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pgsweep.evidence.kept import Question, answered
 from pgsweep.records.advice import AdviceResult
+
+if TYPE_CHECKING:
+    from pgsweep.sizing.forecast import Watch
 
 
 def advise(
@@ -18,6 +22,7 @@ def advise(
     loss: float | None = None,
     seed: int = 0,
     kept: bool = False,
+    watch: Watch | None = None,
 ) -> AdviceResult:
     """Return which settings follow from evidence, each with its reason (`pgsweep advise`).
 
@@ -29,6 +34,7 @@ def advise(
         seed: of all draws.
         kept: take the answer that is kept beside the evidence, and keep this one (evidence/kept.py); with a
             server only the prediction, as what is counted there changes.
+        watch: hears how far the prediction is.
 
     Raises:
         EvidenceError: the evidence cannot be read, or holds no access.
@@ -40,7 +46,9 @@ def advise(
     def made() -> AdviceResult:
         from pgsweep.advice.gather import advise_from
 
-        return advise_from(evidence, conninfo, memory_bytes=memory_bytes, loss=loss, seed=seed, kept=kept)
+        return advise_from(
+            evidence, conninfo, memory_bytes=memory_bytes, loss=loss, seed=seed, kept=kept, watch=watch
+        )
 
     if not kept or conninfo is not None:
         return made()

@@ -54,7 +54,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.place import Place
 from pgsweep.records.prediction import PredictResult
-from pgsweep.sizing.forecast import forecast
+from pgsweep.sizing.forecast import Watch, forecast
 from pgsweep.sizing.model import Prediction
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
@@ -76,6 +76,7 @@ def advise_from(
     loss: float | None,
     seed: int,
     kept: bool,
+    watch: Watch | None = None,
 ) -> AdviceResult:
     """Return the advice, computed but for a prediction that is kept; the rest is as for `ask.advise`."""
     if evidence.is_file():
@@ -101,7 +102,7 @@ def advise_from(
     today = meta.shared_buffers_blocks * BLOCK_BYTES
 
     def predicted() -> PredictResult:
-        return _predicted(evidence, meta, memory, memory_bytes, seed)
+        return _predicted(evidence, meta, memory, memory_bytes, seed, watch)
 
     if kept:
         question = Question(
@@ -267,15 +268,20 @@ def _situation(
 
 
 def _predicted(
-    evidence: Path, meta: EvidenceMeta, memory: _Memory, asked_bytes: int | None, seed: int
+    evidence: Path,
+    meta: EvidenceMeta,
+    memory: _Memory,
+    asked_bytes: int | None,
+    seed: int,
+    watch: Watch | None,
 ) -> PredictResult:
     if meta.source == "trace":
         found = judge(evidence, sizes_bytes=memory.candidates, seed=seed)
-        return forecast(found, memory_bytes=None if memory.assumed else asked_bytes, seed=seed)
+        return forecast(found, memory_bytes=None if memory.assumed else asked_bytes, seed=seed, watch=watch)
     found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
     if memory.size_bytes is None:
         return found.record()
-    return forecast(found, memory_bytes=asked_bytes, sizes_bytes=memory.candidates, seed=seed)
+    return forecast(found, memory_bytes=asked_bytes, sizes_bytes=memory.candidates, seed=seed, watch=watch)
 
 
 def _least(

@@ -23,6 +23,7 @@ from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
+from pgsweep.cli.watched import Watched
 from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
 
@@ -415,14 +416,12 @@ def _advise(
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.evidence.subject import subject_of
 
-    with ConsoleProgress(settings) as shown:
-        shown.stage("predicting")
-        if target is None:
-            result = advise(evidence, memory_bytes=memory_bytes, loss=loss, kept=kept)
-        else:
-            result = target.use(
-                lambda conninfo: advise(
-                    evidence, conninfo=conninfo, memory_bytes=memory_bytes, loss=loss, kept=kept
-                )
+    with Watched(settings) as watched:
+
+        def advised(conninfo: str | None) -> AdviceResult:
+            return advise(
+                evidence, conninfo=conninfo, memory_bytes=memory_bytes, loss=loss, kept=kept, watch=watched
             )
+
+        result = advised(None) if target is None else target.use(advised)
     return with_provenance(result, settings.arguments, subject=subject_of(evidence))

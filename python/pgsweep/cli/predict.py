@@ -8,7 +8,7 @@ import click
 
 from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, Sizes, common_options, fresh_option, settings_of
 from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.progress import ConsoleProgress
+from pgsweep.cli.watched import Watched
 from pgsweep.errors import CONDITION_HOLDS, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.units import as_setting, format_bytes
@@ -141,8 +141,7 @@ def command(
             f"{as_setting(sizes[-1])} is more than this machine's memory "
             f"({format_bytes(machine_memory_bytes())}); the prediction counts misses as if it were there"
         )
-    with ConsoleProgress(settings) as shown:
-        shown.stage("predicting")
+    with Watched(settings, output) as watched:
         result = predict(
             evidence,
             sizes_bytes=sizes,
@@ -150,6 +149,7 @@ def command(
             what_if=what_if,
             executor=executor,
             kept=not fresh,
+            watch=watched,
         )
     output.write(with_provenance(result, settings.arguments, subject=subject_of(evidence)))
     level = (result.changed or result).verdict.level
