@@ -276,9 +276,9 @@ def _predicted(
     watch: Watch | None,
 ) -> PredictResult:
     if meta.source == "trace":
-        found = judge(evidence, sizes_bytes=memory.candidates, seed=seed)
+        found = judge(evidence, sizes_bytes=memory.candidates, seed=seed, watch=watch)
         return forecast(found, memory_bytes=None if memory.assumed else asked_bytes, seed=seed, watch=watch)
-    found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
+    found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed, watch=watch)
     if memory.size_bytes is None:
         return found.record()
     return forecast(found, memory_bytes=asked_bytes, sizes_bytes=memory.candidates, seed=seed, watch=watch)

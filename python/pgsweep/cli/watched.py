@@ -54,6 +54,13 @@ class Watched:
             write_stdout(f"\x1b[{self._rows}A\x1b[J", control=True)
         self._rows = 0
 
+    def begins(self, what: str, about_seconds: float | None = None) -> None:
+        """Begin another stage of the bar."""
+        if self._progress.is_bar:
+            self._begun = time.monotonic()
+            about = "" if about_seconds is None else f", about {seconds_text(about_seconds)}"
+            self._progress.stage(f"{what}{about}")
+
     def curve(self, result: PredictResult) -> None:
         """Show the curve, as much of it as the window holds."""
         self._progress.pause()
@@ -69,9 +76,7 @@ class Watched:
                 self._rows += rows
                 shown.append(line)
             write_stdout("".join(f"{line}\n" for line in shown))
-        if self._progress.is_bar:
-            self._begun = time.monotonic()
-            self._progress.stage("simulating the page cache")
+        self.begins("simulating the page cache")
 
     def simulated(self, share: float) -> None:
         """Move the bar."""

@@ -37,6 +37,9 @@ _NOT_LOOKED_AT: Final = Throughput(
 class Watch(Protocol):
     """Watches an answer while it is computed."""
 
+    def begins(self, what: str, about_seconds: float | None = None) -> None:
+        """Hear what is computed now, and how long it takes where that can be said."""
+
     def curve(self, result: PredictResult) -> None:
         """Receive the curve, before what follows from it is computed."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.kept import Question, answered
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pgsweep.sizing.what_if.grammar import Asked
 
 __all__ = ["predict", "predict_window"]
+
+_REPLAY_SECONDS: Final = 2e-6
+"""For an access, at seven sizes, on one processor (benchmarks/answers); only to say how long it takes."""
 
 
 def predict(
@@ -100,12 +103,14 @@ def _made(
     observation = observe(evidence)
     if memory_bytes is not None and _knows_memory(observation):
         check_memory(asked)
-    prediction = _predicted(observation, evidence, sizes, asked, executor, seed)
+    prediction = _predicted(observation, evidence, sizes, asked, executor, seed, watch)
     result = forecast(prediction, memory_bytes=memory_bytes, seed=seed, watch=watch)
     if not asked:
         return result
     from pgsweep.sizing.what_if.predicted import with_what_if
 
+    if watch is not None:
+        watch.begins("predicting with the what-ifs")
     return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed)
 
 
@@ -121,7 +126,13 @@ def _knows_memory(observation: Observation | None) -> bool:
     )
 
 
-def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> Prediction:
+def judge(
+    evidence: Path,
+    *,
+    sizes_bytes: Sequence[int] | None = None,
+    seed: int = 0,
+    watch: Watch | None = None,
+) -> Prediction:
     """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
 
     It is for judging the method (benchmarks/calibration).
@@ -132,7 +143,7 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
 
     sizes = SizesAsked.of(sizes_bytes)
     check_threads()
-    return _predicted(observe(evidence), evidence, sizes, (), None, seed)
+    return _predicted(observe(evidence), evidence, sizes, (), None, seed, watch)
 
 
 def _predicted(
@@ -142,6 +153,7 @@ def _predicted(
     asked: Sequence[Asked],
     executor: Executor | str | None,
     seed: int,
+    watch: Watch | None = None,
 ) -> Prediction:
     """Choose the model, and return its curve."""
     from pgsweep.sizing.model import SNAPSHOTS
@@ -156,6 +168,8 @@ def _predicted(
     if source in SNAPSHOTS:
         from pgsweep.sizing.snapshots.model import snapshot_model
 
+        if watch is not None:
+            watch.begins("fitting how often pages are accessed")
         return snapshot_model(observation, asked, seed=seed).at(sizes_blocks, any_size=any_size)
     if source != "trace":
         raise EvidenceError(
@@ -165,6 +179,9 @@ def _predicted(
     from pgsweep.sizing.traces.model import TraceModel
     from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
+    if watch is not None:
+        accesses = round(observation.server.accesses_per_second * observation.server.seconds)
+        watch.begins("replaying the trace", accesses * _REPLAY_SECONDS or None)
     model = TraceModel(observation, ReplayPlan(seed=seed, executor=executor))
     return model.at(sizes_blocks, any_size=any_size)
 
