@@ -239,7 +239,9 @@ def _forked(
 
 def _environment(env: dict[str, str] | None) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return {**kept, "COLUMNS": "80", "LC_ALL": "C.UTF-8", **(env or {})}
+    # Beside committed evidence nothing is written.
+    fresh = {f"PGSWEEP_{command}_FRESH": "1" for command in ("PREDICT", "ADVISE")}
+    return {**kept, **fresh, "COLUMNS": "80", "LC_ALL": "C.UTF-8", **(env or {})}
 
 
 def _requests() -> socket.socket:

@@ -54,6 +54,8 @@ _IMPORTED = (
     "pgsweep.sizing.traces.replays",
     "pgsweep.sizing.snapshots.fit",
     "pgsweep.sizing.traces.curve",
+    "pgsweep.sizing.forecast",
+    "pgsweep.sizing.observed",
     "pgsweep.sizing.predict",
     "pgsweep.sizing.prove",
     "pgsweep.ui.results",

@@ -483,7 +483,7 @@ def test_candidates_leave_a_page_cache() -> None:
 
 
 def test_it_is_no_result_of_a_trace_without_a_server(tmp_path: Path) -> None:
-    from pgsweep.advice.gather import advise
+    from pgsweep.advice.ask import advise
 
     path = tmp_path / "x.oracleGeneral"
     path.touch()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pgsweep._native import BULKREAD, VACUUM
-from pgsweep.advice.gather import advise
+from pgsweep.advice.ask import advise
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.evidence.writer import EvidenceWriter

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from benchmarks.calibration.synthetic import SyntheticRelation, SyntheticSpec, simulate
-from pgsweep.advice.gather import advise
+from pgsweep.advice.ask import advise
 from pgsweep.host.server_memory import disk_read_bytes
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.prediction import PredictResult

@@ -21,6 +21,7 @@ import numpy.random, pyarrow.compute, pyarrow.parquet
 import pgsweep.evidence.store
 from pgsweep.errors import PgsweepError
 from pgsweep.evidence.store import Evidence
+from pgsweep.sizing import forecast, observed, parallel
 from pgsweep.sizing.predict import predict
 os.setgid(65533)
 os.setuid(65533)
@@ -40,8 +41,9 @@ import numpy.random, pyarrow.compute, pyarrow.parquet, scipy.optimize
 import pgsweep.evidence.store, pgsweep.evidence.oracle_general, pgsweep.sizing.snapshots.fit
 import pgsweep.sizing.traces.curve, pgsweep.sizing.snapshots.unfilled
 import pgsweep.sizing.snapshots.used_snapshots, pgsweep.sizing.predict
+import pgsweep.sizing.forecast, pgsweep.sizing.observed, pgsweep.sizing.parallel
 from pgsweep.ui.results import to_json
-look = pgsweep.sizing.predict.check_threads
+look = pgsweep.sizing.parallel.check_threads
 def look_and_be_limited():
     look()
     if sys.argv[2] == "limited":
@@ -54,7 +56,7 @@ def look_and_be_limited():
             pass
         else:
             sys.exit("a thread could be started")
-pgsweep.sizing.predict.check_threads = look_and_be_limited
+pgsweep.sizing.parallel.check_threads = look_and_be_limited
 print(to_json(pgsweep.sizing.predict.predict(Path(sys.argv[1]), sizes_bytes=[128 << 10, 1 << 20, 8 << 20])))
 """
 

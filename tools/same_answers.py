@@ -52,7 +52,14 @@ _PROVENANCE: Final = re.compile(
 _JSON: Final = re.compile(r"^(\{$.*?^\}$)", re.MULTILINE | re.DOTALL)
 _NUMBER: Final = re.compile(r"(-?\d+\.\d+(?:e-?\d+)?)")
 _QUESTION: Final = re.compile(r"^\$ (.+)$", re.MULTILINE)
-_ENVIRONMENT: Final = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "PGSWEEP_CONFIG": ""}
+_ENVIRONMENT: Final = {
+    "COLUMNS": "100",
+    "LC_ALL": "C.UTF-8",
+    "PGSWEEP_CONFIG": "",
+    # Answers are computed, and none are kept beside the evidence.
+    "PGSWEEP_PREDICT_FRESH": "1",
+    "PGSWEEP_ADVISE_FRESH": "1",
+}
 _KEPT: Final = ("PATH", "HOME", "TMPDIR", "OPENBLAS_NUM_THREADS")
 
 Program = Callable[[Sequence[str], bytes], tuple[int, bytes, str]]

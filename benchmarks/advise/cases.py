@@ -29,7 +29,7 @@ import psycopg
 from benchmarks.advise.measure import Watch, measure, settle, start
 from benchmarks.advise.turns import in_turns, reference
 from benchmarks.advise.workloads import WORKLOADS, Load
-from pgsweep.advice.gather import advise
+from pgsweep.advice.ask import advise
 from pgsweep.errors import ClusterError
 from pgsweep.evidence.record import Source, record
 from pgsweep.pg.cluster import Cluster

@@ -18,7 +18,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # as type checkers know it; importing typing would take longer than all the rest
 if TYPE_CHECKING:
     from pgsweep._native import __version__
-    from pgsweep.advice.gather import advise
+    from pgsweep.advice.ask import advise
     from pgsweep.api import (
         examine_server,
         huge_pages,
@@ -143,7 +143,7 @@ _PLACES = {
     "UsageError": _ERRORS,
     "WarmOptions": "pgsweep.warm.run.prepare",
     "__version__": "pgsweep._native",
-    "advise": "pgsweep.advice.gather",
+    "advise": "pgsweep.advice.ask",
     "demo": "pgsweep.sizing.demo:run_demo",
     "export_oracle_general": "pgsweep.evidence.oracle_export",
     "footprint": "pgsweep.cache.footprint",

@@ -25,7 +25,7 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 
 from pgsweep import api
 from pgsweep._native import __version__
-from pgsweep.advice.gather import advise
+from pgsweep.advice.ask import advise
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.pg.conninfo import place_of
 from pgsweep.sizing.predict import predict
@@ -136,6 +136,7 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
                 evidence_of(evidence_name),
                 sizes_bytes=None if sizes is None else [parse_bytes(size) for size in sizes],
                 what_if=what_if or [],
+                kept=True,
             ),
             "predict_misses",
             evidence_name,
@@ -162,6 +163,7 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
                 evidence_of(evidence_name),
                 conninfo=None if server is None else conninfo_of(server),
                 memory_bytes=None if memory_of_host is None else parse_bytes(memory_of_host),
+                kept=True,
             ),
             "advise_settings",
             evidence_name,

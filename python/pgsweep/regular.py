@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +22,7 @@ class TooLong(OSError):
     """The file is longer than anything that belongs there."""
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> BufferedReader:
     """Return a regular file opened for reading.
 
     Raises:

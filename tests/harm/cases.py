@@ -95,6 +95,12 @@ LOADED = (
 
 APPLIED = (r"file: home/\.local(/state(/pgsweep)?)? .*",)
 
+ANSWERED = (
+    r"file: kept/\w+\.evidence/\.answers .*",
+    r"file: home/\.local(/state(/pgsweep(/answers\.key)?)?)? .*",
+)
+"""Answers are kept beside the evidence, signed with a key."""
+
 CASES: tuple[Case, ...] = (
     one("doctor"),
     one("record", "--source", "sql", *_EVIDENCE, leaves=writes("x.evidence"), name="record sql"),
@@ -103,15 +109,15 @@ CASES: tuple[Case, ...] = (
     one("record", "--source", "sql", "--dry-run", name="record dry-run"),
     local("record", "--script"),
     local("import", "{kept}/shop.gathered", "-o", "x.evidence", leaves=writes("x.evidence")),
-    local("predict", "{kept}/trace.evidence", "--sizes", "4MB,16MB"),
-    one("advise", "{kept}/trace.evidence", name="advise evidence"),
+    local("predict", "{kept}/trace.evidence", "--sizes", "4MB,16MB", leaves=ANSWERED),
+    one("advise", "{kept}/trace.evidence", leaves=ANSWERED, name="advise evidence"),
     one(
         "advise",
         "--source",
         "peek",
         "--for",
         "1s",
-        leaves=writes(r"pgsweep-\S*\.evidence"),
+        leaves=(*writes(r"pgsweep-\S*\.evidence"), *ANSWERED),
         name="advise server",
     ),
     local("prove", "{kept}/trace.evidence", "--sizes", "4MB", "--max-accesses", "5000"),
@@ -172,7 +178,7 @@ CASES: tuple[Case, ...] = (
             ),
             Step(words=lambda w: ["advise", "--undo", "-d", w.target, "--yes"]),
         ),
-        leaves=APPLIED,
+        leaves=(*APPLIED, *ANSWERED),
     ),
     one("memory"),
     one("memory budget"),

@@ -287,7 +287,13 @@ class World:
         mark = next(_marks)
         first = _ALONE.format(mark=mark, views=self._views)
         started = Started(mark, time.monotonic())
-        environment = {"HOME": str(self.home), "PGAPPNAME": started.name}
+        environment = {
+            "HOME": str(self.home),
+            "PGAPPNAME": started.name,
+            # As users have it: answers are kept.
+            "PGSWEEP_PREDICT_FRESH": "0",
+            "PGSWEEP_ADVISE_FRESH": "0",
+        }
         started.command = launch(*words, cwd=folder or self.work, env=environment, stdin=stdin, first=first)
         return started
 

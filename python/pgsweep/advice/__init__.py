@@ -1,5 +1,6 @@
 """Which settings follow from what was observed: `pgsweep advise`.
 
+ask.py             the question: an answer that is kept, or gather.py
 gather.py          asks the features: the curve, huge pages, the memory budget
 situation.py       their answers as one record, from which the modules below compute the advice
 reads.py           what reads cost at each size of shared_buffers

@@ -33,6 +33,7 @@ from pgsweep.advice.shared_buffers import decide_size
 from pgsweep.advice.situation import Contents, Situation
 from pgsweep.errors import ClusterError, MissingAbility, UsageError
 from pgsweep.evidence.joined import JoinedEvidence
+from pgsweep.evidence.kept import Question, answered
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.place import place_of
 from pgsweep.evidence.same_cluster import check_cluster
@@ -53,7 +54,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.place import Place
 from pgsweep.records.prediction import PredictResult
-from pgsweep.sizing.forecast import forecast
+from pgsweep.sizing.forecast import Watch, forecast
 from pgsweep.sizing.model import Prediction
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
@@ -67,29 +68,17 @@ _SHARED_PER_CONNECTION_BYTES: Final = 20_000
 connection has for itself, so no server is started to ask."""
 
 
-def advise(
+def advise_from(
     evidence: Path,
+    conninfo: str | None,
     *,
-    conninfo: str | None = None,
-    memory_bytes: int | None = None,
-    loss: float | None = None,
-    seed: int = 0,
+    memory_bytes: int | None,
+    loss: float | None,
+    seed: int,
+    kept: bool,
+    watch: Watch | None = None,
 ) -> AdviceResult:
-    """Return which settings follow from evidence, each with its reason (`pgsweep advise`).
-
-    Args:
-        evidence: a folder that `record` wrote.
-        conninfo: of the server that it was recorded on, for huge pages and connections; None to leave them.
-        memory_bytes: what the pool and the page cache share; that of the evidence by default.
-        loss: look for the least memory whose throughput is within this ratio of today's, and advise for that.
-        seed: of all draws.
-
-    Raises:
-        EvidenceError: the evidence cannot be read, or holds no access.
-        UsageError: it is not of a server, the server is another one, or the memory that is named is less than
-            the server's shared memory.
-        ConnectionFailed: the server cannot be reached.
-    """
+    """Return the advice, computed but for a prediction that is kept; the rest is as for `ask.advise`."""
     if evidence.is_file():
         raise UsageError(
             f"`{evidence}` is a trace without its server: nothing can be advised from it",
@@ -111,7 +100,21 @@ def advise(
         memory_bytes = _shared_with_files(meta, least)
     memory = _Memory.of(meta, memory_bytes, contents, known=without is None)
     today = meta.shared_buffers_blocks * BLOCK_BYTES
-    prediction = _predicted(evidence, meta, memory, memory_bytes, seed)
+
+    def predicted() -> PredictResult:
+        return _predicted(evidence, meta, memory, memory_bytes, seed, watch)
+
+    if kept:
+        question = Question(
+            command="advise",
+            sizes_bytes=memory.sizes_for_bounds,
+            memory_bytes=memory_bytes,
+            memory_sizes_bytes=memory.candidates,
+            seed=seed,
+        )
+        prediction = answered(evidence, question, PredictResult, predicted)
+    else:
+        prediction = predicted()
     situation = replace(
         _situation(recorded, memory, contents, prediction),
         no_page_cache=without,
@@ -265,15 +268,20 @@ def _situation(
 
 
 def _predicted(
-    evidence: Path, meta: EvidenceMeta, memory: _Memory, asked_bytes: int | None, seed: int
+    evidence: Path,
+    meta: EvidenceMeta,
+    memory: _Memory,
+    asked_bytes: int | None,
+    seed: int,
+    watch: Watch | None,
 ) -> PredictResult:
     if meta.source == "trace":
-        found = judge(evidence, sizes_bytes=memory.candidates, seed=seed)
-        return forecast(found, memory_bytes=None if memory.assumed else asked_bytes, seed=seed)
-    found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
+        found = judge(evidence, sizes_bytes=memory.candidates, seed=seed, watch=watch)
+        return forecast(found, memory_bytes=None if memory.assumed else asked_bytes, seed=seed, watch=watch)
+    found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed, watch=watch)
     if memory.size_bytes is None:
         return found.record()
-    return forecast(found, memory_bytes=asked_bytes, sizes_bytes=memory.candidates, seed=seed)
+    return forecast(found, memory_bytes=asked_bytes, sizes_bytes=memory.candidates, seed=seed, watch=watch)
 
 
 def _least(

@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, Percent, common_options, settings_of
+from pgsweep.cli.common import (
+    HELP_NAMES,
+    Bytes,
+    Duration,
+    FileName,
+    Percent,
+    common_options,
+    fresh_option,
+    settings_of,
+)
 from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
+from pgsweep.cli.watched import Watched
 from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
 
@@ -102,6 +112,7 @@ _FORMATS = (
     help="With --apply or --undo: print the statements, and do nothing.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@fresh_option
 @output_options
 @common_options
 @click.pass_context
@@ -122,6 +133,7 @@ def command(
     undo_from: Path | None,
     dry_run: bool,
     yes: bool,
+    fresh: bool,
     as_json: bool,
     as_csv: bool,
     html: Path | None,
@@ -194,14 +206,14 @@ def command(
         raise UsageError("--apply needs the server", hint="name it: -h HOST -U ROLE -d DBNAME")
     if evidence is None:
         evidence, interrupted = _record(
-            settings, target, source, seconds, memory_bytes, time_reads=time_reads
+            settings, target, source, seconds, memory_bytes, time_reads=time_reads, kept=not fresh
         )
         if interrupted:
             return INTERRUPTED
         named = True
     else:
         named = target.is_named
-    result = _advise(settings, evidence, target if named else None, memory_bytes, loss)
+    result = _advise(settings, evidence, target if named else None, memory_bytes, loss, kept=not fresh)
     try:
         if wants_apply:
             result = _apply(settings, target, result, dry_run=dry_run, yes=yes)
@@ -343,13 +355,14 @@ def _record(
     memory_bytes: int | None,
     *,
     time_reads: bool,
+    kept: bool,
 ) -> tuple[Path, bool]:
     """Record the server, and return where, and whether that was interrupted.
 
     Raises:
         PgsweepError: the recording was cut short.
     """
-    from pgsweep.advice.gather import advise
+    from pgsweep.advice.ask import advise
     from pgsweep.advice.observation import observe
     from pgsweep.cli.record import require_whole
     from pgsweep.evidence.observe import seed_of
@@ -380,7 +393,7 @@ def _record(
             result = observe(
                 out,
                 recorded,
-                lambda path: advise(path, memory_bytes=memory_bytes),
+                lambda path: advise(path, memory_bytes=memory_bytes, kept=kept),
                 progress=shown,
                 stop=stop,
             )
@@ -391,18 +404,24 @@ def _record(
 
 
 def _advise(
-    settings: Settings, evidence: Path, target: Target | None, memory_bytes: int | None, loss: float | None
+    settings: Settings,
+    evidence: Path,
+    target: Target | None,
+    memory_bytes: int | None,
+    loss: float | None,
+    *,
+    kept: bool,
 ) -> AdviceResult:
-    from pgsweep.advice.gather import advise
+    from pgsweep.advice.ask import advise
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.evidence.subject import subject_of
 
-    with ConsoleProgress(settings) as shown:
-        shown.stage("predicting")
-        if target is None:
-            result = advise(evidence, memory_bytes=memory_bytes, loss=loss)
-        else:
-            result = target.use(
-                lambda conninfo: advise(evidence, conninfo=conninfo, memory_bytes=memory_bytes, loss=loss)
+    with Watched(settings) as watched:
+
+        def advised(conninfo: str | None) -> AdviceResult:
+            return advise(
+                evidence, conninfo=conninfo, memory_bytes=memory_bytes, loss=loss, kept=kept, watch=watched
             )
+
+        result = advised(None) if target is None else target.use(advised)
     return with_provenance(result, settings.arguments, subject=subject_of(evidence))

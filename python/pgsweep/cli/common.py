@@ -68,6 +68,15 @@ def common_options(function: F) -> F:
     return function
 
 
+def fresh_option(function: F) -> F:
+    """Give a command that answers from evidence the option to compute; it arrives as `fresh`."""
+    return click.option(
+        "--fresh",
+        is_flag=True,
+        help="Compute the answer, also where it is kept beside the evidence already, and keep none.",
+    )(function)
+
+
 def pool_source_option(function: F) -> F:
     """Give a command the choice of how to read the buffer pool; it arrives as source."""
     return click.option(

@@ -112,6 +112,12 @@ class Output:
         if failed is not None:
             raise failed
 
+    def for_terminal(self, result: Result) -> str | None:
+        """Return the text of a result where a person gets it on a terminal that can be written anew."""
+        if self._stdout != "text" or os.environ.get("TERM", "dumb") == "dumb" or not sys.stdout.isatty():
+            return None
+        return self._rendered(naming_own_server(self._settings, result), "text", to_file=False)
+
     def _rendered(self, result: Result, kind: str, *, to_file: bool) -> str:
         if kind == "json":
             from pgsweep.ui.results import to_json
@@ -136,15 +142,16 @@ class Output:
         return to_text(result, terminal if to_file else replace(terminal, tables=self._tables))
 
 
-def write_stdout(text: str, *, data: bool = False) -> None:
+def write_stdout(text: str, *, data: bool = False, control: bool = False) -> None:
     """Write to stdout in UTF-8, whatever the locale: it may be data.
 
     Args:
         text: a result; cleaned here, as all text that leaves.
         data: rows whose texts must stay as they are, unless a person sees them.
+        control: sequences of ours that move the cursor of a terminal.
     """
     sys.stdout.flush()
-    if not data or sys.stdout.isatty():
+    if not control and (not data or sys.stdout.isatty()):
         text = cleaned(text, colours=True)
     # A lone surrogate, from a name in the environment that is not UTF-8, has no bytes in UTF-8.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))

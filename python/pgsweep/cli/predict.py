@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, Sizes, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, Sizes, common_options, fresh_option, settings_of
 from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.progress import ConsoleProgress
+from pgsweep.cli.watched import Watched
 from pgsweep.errors import CONDITION_HOLDS, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.units import as_setting, format_bytes
@@ -50,6 +50,7 @@ from pgsweep.units import as_setting, format_bytes
     help="For a trace: replay the sizes in parallel, on N processes of this machine (processes:N) or through "
     "a dask scheduler (tcp://HOST:PORT).",
 )
+@fresh_option
 @click.option(
     "--fail-if",
     multiple=True,
@@ -70,6 +71,7 @@ def command(
     memory: bool,
     what_if: tuple[str, ...],
     executor: str | None,
+    fresh: bool,
     fail_if: tuple[str, ...],
     as_json: bool,
     as_csv: bool,
@@ -139,10 +141,15 @@ def command(
             f"{as_setting(sizes[-1])} is more than this machine's memory "
             f"({format_bytes(machine_memory_bytes())}); the prediction counts misses as if it were there"
         )
-    with ConsoleProgress(settings) as shown:
-        shown.stage("predicting")
+    with Watched(settings, output) as watched:
         result = predict(
-            evidence, sizes_bytes=sizes, memory_bytes=memory_bytes, what_if=what_if, executor=executor
+            evidence,
+            sizes_bytes=sizes,
+            memory_bytes=memory_bytes,
+            what_if=what_if,
+            executor=executor,
+            kept=not fresh,
+            watch=watched,
         )
     output.write(with_provenance(result, settings.arguments, subject=subject_of(evidence)))
     level = (result.changed or result).verdict.level

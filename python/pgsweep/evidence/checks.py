@@ -6,12 +6,12 @@ on the disk (pgsweep.decoded).
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pgsweep.evidence.schema import TABLES, EvidenceMeta, is_identifier
+from pgsweep.evidence.meta import MOST_BUFFERS, MOST_COUNT, MOST_SECONDS
+from pgsweep.evidence.schema import TABLES
 from pgsweep.units import format_exact
 
 if TYPE_CHECKING:
@@ -23,22 +23,14 @@ MOST_TEXT_BYTES: Final = 1024
 _MOST_BLOCKS: Final = 2**32 - 2
 """MaxBlockNumber is 0xFFFFFFFE (block.h)."""
 
-_MOST_BUFFERS: Final = 2**30 - 1
-"""shared_buffers is at most INT_MAX / 2 blocks (guc_tables.c)."""
-
 _MOST_USAGE: Final = 15
 """What the four bits of a buffer's state can hold (buf_internals.h); what a server's policy allows is checked
 where evidence is used (sizing/rules.py)."""
-
-_MOST_SECONDS: Final = 1e9
-_MOST_COUNT: Final = 2.0**53
 
 _ALL_FORKS: Final = 255
 """What a drop of a whole relation or database has as its fork (probe/src/columns.rs, Drops)."""
 
 _FREE_LIST_HEAD: Final = "first_free"
-
-_BLOCK_SIZES: Final = tuple(1024 << shift for shift in range(6))
 
 _Range = tuple[float, float]
 
@@ -47,35 +39,35 @@ _ANYWHERE: Final[dict[str, _Range]] = {
     "usage_count": (0, _MOST_USAGE),
     "strategy": (0, 3),
     "snapshot": (0, 2**31 - 1),
-    "frame": (1, _MOST_BUFFERS),
-    "used_frames": (0, _MOST_BUFFERS),
-    "seconds": (0, _MOST_SECONDS),
-    "begin_seconds": (0, _MOST_SECONDS),
-    "end_seconds": (0, _MOST_SECONDS),
-    "interval_seconds": (0, _MOST_SECONDS),
-    "time_ns": (0, _MOST_SECONDS * 1e9),
+    "frame": (1, MOST_BUFFERS),
+    "used_frames": (0, MOST_BUFFERS),
+    "seconds": (0, MOST_SECONDS),
+    "begin_seconds": (0, MOST_SECONDS),
+    "end_seconds": (0, MOST_SECONDS),
+    "interval_seconds": (0, MOST_SECONDS),
+    "time_ns": (0, MOST_SECONDS * 1e9),
     "stretch": (0, 2**31 - 1),
     "sample": (0, 2**31 - 1),
     "blocks": (1, _MOST_BLOCKS + 1),
     "pages": (1, 64),
-    "reads": (0, _MOST_COUNT),
-    "nanoseconds": (0, _MOST_SECONDS * 1e9),
+    "reads": (0, MOST_COUNT),
+    "nanoseconds": (0, MOST_SECONDS * 1e9),
     "block": (0, _MOST_BLOCKS),
     "blocks_begin": (0, _MOST_BLOCKS + 1),
     "blocks_end": (0, _MOST_BLOCKS + 1),
     "fsm_blocks": (0, _MOST_BLOCKS + 1),
     "vm_blocks": (0, _MOST_BLOCKS + 1),
-    "value": (0, _MOST_COUNT),
+    "value": (0, MOST_COUNT),
 }
 
 
 _OF_TABLE: Final[dict[tuple[str, str], _Range]] = {
     ("accesses", "kind"): (0, 2),
     # A trace reads its first counters before it begins.
-    ("counters", "seconds"): (-_MOST_SECONDS, _MOST_SECONDS),
+    ("counters", "seconds"): (-MOST_SECONDS, MOST_SECONDS),
     # The head of the free list is -1 when it is empty (buf_internals.h, FREENEXT_END_OF_LIST); counters never
     # are (`trouble_in_counters`).
-    ("counters", "value"): (-1, _MOST_COUNT),
+    ("counters", "value"): (-1, MOST_COUNT),
 }
 
 
@@ -105,36 +97,3 @@ def trouble_in_counters(names: NDArray[Any], values: NDArray[np.float64]) -> str
     return (
         f"the counter {str(names[first])[:60]!a} is {format_exact(values[first])}, and no counter is negative"
     )
-
-
-def trouble_in_meta(meta: EvidenceMeta) -> str | None:
-    """Return which fact of the record is impossible, or nothing."""
-    ranges: dict[str, tuple[float, float, float]] = {
-        "seconds": (meta.seconds, 0, _MOST_SECONDS),
-        "shared_buffers_blocks": (meta.shared_buffers_blocks, 0, _MOST_BUFFERS),
-        "block_size_bytes": (meta.block_size_bytes, 1024, 32768),
-        "server_version_num": (meta.server_version_num, 0, 10**7),
-        "database_oid": (meta.database_oid, 0, 2**32 - 1),
-        "lost_events": (meta.lost_events, 0, _MOST_COUNT),
-        **{f"sampling.{name}": (value, 0, _MOST_COUNT) for name, value in meta.sampling.items()},
-        **{f"overhead.{name}": (value, -_MOST_COUNT, _MOST_COUNT) for name, value in meta.overhead.items()},
-        **{f"losses.{name}": (value, 0, _MOST_COUNT) for name, value in meta.losses.items()},
-    }
-    for name, (value, low, high) in ranges.items():
-        if not (math.isfinite(value) and low <= value <= high):
-            possible = f"{format_exact(low)} to {format_exact(high)}"
-            return f"{name} is {format_exact(value)}; the possible range is {possible}"
-    if meta.block_size_bytes not in _BLOCK_SIZES:
-        return f"block_size_bytes is {meta.block_size_bytes}, which no server is built with"
-    cluster = meta.system_identifier
-    if cluster and not is_identifier(cluster):
-        return f"system_identifier is {cluster[:30]!a}, which no cluster has"
-    rate = meta.sampling.get("snapshots", 1.0)
-    if not 1e-9 <= rate <= 1:
-        return f"sampling.snapshots is {format_exact(rate)}, a share"
-    if "snapshots" in meta.sampling and "block_seed" not in meta.sampling:
-        return "sampling lacks block_seed"
-    pid = meta.host.get("recovery_pid", "0")
-    if not (pid.isascii() and pid.isdecimal() and len(pid) < 12):
-        return f"host.recovery_pid is `{pid[:20]}`, which is not a process"
-    return None

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.errors import EvidenceError
-from pgsweep.evidence.oracle_general import mapping_file, read_object_names, read_objects
+from pgsweep.evidence.meta import mapping_file, start_folder
+from pgsweep.evidence.oracle_general import read_object_names, read_objects
 from pgsweep.evidence.schema import TABLES, EvidenceMeta
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.writer import EvidenceWriter
@@ -42,12 +43,6 @@ class TraceTables(Protocol):
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         """Return a table of the evidence."""
-
-
-def start_folder(trace: Path) -> Path:
-    """Return the folder beside an exported trace, compressed or not."""
-    name = trace.name.removesuffix(".zst")
-    return trace.with_name(name + ".start")
 
 
 def write_start(source: Evidence, trace: Path) -> Path:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from pgsweep._native import __version__
 from pgsweep.errors import EvidenceError
-from pgsweep.evidence.checks import MOST_TEXT_BYTES, trouble_in, trouble_in_counters, trouble_in_meta
+from pgsweep.evidence.checks import MOST_TEXT_BYTES, trouble_in, trouble_in_counters
 from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.gathered_file import GatheredFile, GatheredSection, Row, columns_of
+from pgsweep.evidence.meta import trouble_in_meta
 from pgsweep.evidence.observe import CounterTable, relation_columns
 from pgsweep.evidence.place import place_text
 from pgsweep.evidence.sampling import MODULUS

@@ -223,7 +223,7 @@ class GatheredFile:
         """Yield number and text of the lines that have an end, without the first, which names the format."""
         try:
             with open_regular(self.path) as file:
-                opened = file
+                opened: IO[bytes] = file
                 self._stored_bytes = stored_bytes(file)
                 if file.read(2) == _GZIP:
                     opened = cast(IO[bytes], gzip.GzipFile(fileobj=file))

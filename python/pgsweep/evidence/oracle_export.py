@@ -20,8 +20,9 @@ import numpy as np
 
 from pgsweep import _native
 from pgsweep.errors import EvidenceError
-from pgsweep.evidence.exported import start_folder, write_start
-from pgsweep.evidence.oracle_general import RECORD, mapping_file
+from pgsweep.evidence.exported import write_start
+from pgsweep.evidence.meta import mapping_file, start_folder
+from pgsweep.evidence.oracle_general import RECORD
 from pgsweep.evidence.schema import DISK_TROUBLE
 from pgsweep.evidence.store import Evidence
 from pgsweep.files import replacing

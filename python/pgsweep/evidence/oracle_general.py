@@ -127,11 +127,6 @@ def read_objects(path: Path) -> NDArray[np.uint64]:
     return np.concatenate([np.zeros(0, np.uint64), *(part["object"] for part in _records(Path(path)))])
 
 
-def mapping_file(trace: Path) -> Path:
-    """Return the file beside an exported trace, compressed or not, that names its relations."""
-    return trace.with_name(trace.name.removesuffix(".zst") + ".relations.csv")
-
-
 def _records(path: Path) -> Iterator[NDArray[np.void]]:
     """Yield the records of a file in pieces, after checking that it is whole."""
     import pyarrow as pa

@@ -13,23 +13,11 @@ import numpy as np
 
 from pgsweep.decoded import Budget, open_parquet, parquet_end, stored_bytes
 from pgsweep.errors import EvidenceError
-from pgsweep.evidence.checks import (
-    MOST_TEXT_BYTES,
-    trouble_in,
-    trouble_in_counters,
-    trouble_in_meta,
-)
-from pgsweep.evidence.schema import (
-    ADDED_LATER,
-    DISK_TROUBLE,
-    MOST_META_BYTES,
-    SCHEMA_NAME,
-    SCHEMA_NUMBER,
-    TABLES,
-    EvidenceMeta,
-)
+from pgsweep.evidence.checks import MOST_TEXT_BYTES, trouble_in, trouble_in_counters
+from pgsweep.evidence.meta import read_meta, unreadable
+from pgsweep.evidence.schema import ADDED_LATER, TABLES, EvidenceMeta
 from pgsweep.plain import shell_word
-from pgsweep.regular import NotRegular, TooLong, open_regular, read_regular
+from pgsweep.regular import open_regular
 from pgsweep.units import format_count
 
 if TYPE_CHECKING:
@@ -84,7 +72,7 @@ class Evidence:
             EvidenceError: it is missing, no evidence, broken beyond use, or from a newer pgsweep.
         """
         path = Path(path)
-        meta = _read_meta(path)
+        meta = read_meta(path)
         warnings = list(meta.warnings)
         parts: dict[str, list[_Part]] = {}
         damaged: dict[str, str] = {}
@@ -171,7 +159,7 @@ def _read_part(part: Path, table: str, columns: Sequence[str], budget: Budget) -
     except OSError as error:
         if error.errno is None:
             raise _damaged(part, str(error)) from error
-        raise _unreadable(part, error) from error
+        raise unreadable(part, error) from error
 
 
 def _check_columns(part: Path, end: parquet.FileMetaData, table: str, columns: Sequence[str]) -> None:
@@ -231,74 +219,8 @@ def _damaged(part: Path, cause: str) -> EvidenceError:
     )
 
 
-def _unreadable(path: Path, error: OSError) -> EvidenceError:
-    """Return the error for a file that may be whole, but cannot be read now."""
-    if isinstance(error, NotRegular | TooLong):
-        return EvidenceError(
-            f"`{path}` is not what record writes",
-            cause=error.strerror,
-            hint=f"look at it: ls -l {shell_word(str(path))}",
-        )
-    number = error.errno or 0
-    cause = DISK_TROUBLE.get(number, os.strerror(number) if number else str(error))
-    return EvidenceError(
-        f"cannot read `{path}`", cause=cause, hint=f"check its owner and mode: ls -ld {shell_word(str(path))}"
-    )
-
-
 def _dtype(kind: str) -> np.dtype[Any]:
     return np.dtype(object if kind == "str" else kind)
-
-
-def _read_meta(path: Path) -> EvidenceMeta:
-    again = "record again: `pgsweep record -o NAME.evidence`"
-    try:
-        text = read_regular(path / "meta.json", MOST_META_BYTES)
-    except FileNotFoundError as error:
-        if path.is_dir():
-            raise EvidenceError(
-                f"`{path}` is not evidence",
-                cause="it has no meta.json",
-                hint="name a folder that record wrote",
-            ) from error
-        raise EvidenceError(f"`{path}` does not exist", hint=again) from error
-    except NotADirectoryError as error:
-        raise EvidenceError(
-            f"`{path}` is a file, evidence is a folder", hint="name a folder that record wrote"
-        ) from error
-    except (NotRegular, TooLong) as error:
-        raise _unreadable(path / "meta.json", error) from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    try:
-        found = msgspec.json.decode(text)
-        schema = str(found["schema"])
-        name, _, number = schema.rpartition("/")
-        newer = name == SCHEMA_NAME and int(number) > SCHEMA_NUMBER
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise EvidenceError(
-            f"`{path / 'meta.json'}` is broken", cause="it is not the JSON that record writes", hint=again
-        ) from error
-    if newer:
-        raise EvidenceError(
-            f"`{path}` was written by a newer pgsweep ({found.get('pgsweep_version', 'unknown')})",
-            cause=f"its schema is {schema}, this pgsweep reads up to {SCHEMA_NAME}/{SCHEMA_NUMBER}",
-            hint="upgrade: `pip install --upgrade pgsweep`",
-        )
-    if name != SCHEMA_NAME:
-        raise EvidenceError(
-            f"`{path}` is not evidence",
-            cause=f"its schema is {schema}",
-            hint="name a folder that record wrote",
-        )
-    try:
-        meta = msgspec.convert(found, EvidenceMeta)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise EvidenceError(f"`{path / 'meta.json'}` is broken", cause=str(error), hint=again) from error
-    trouble = trouble_in_meta(meta)
-    if trouble is not None:
-        raise EvidenceError(f"`{path / 'meta.json'}` is broken", cause=trouble, hint=again)
-    return meta
 
 
 def _whole_parts(path: Path, table: str, written: int) -> tuple[list[_Part], str]:
@@ -325,7 +247,7 @@ def _whole_parts(path: Path, table: str, written: int) -> tuple[list[_Part], str
             except OSError as error:
                 # Arrow's own have no number: then the file is at fault and not the system.
                 if error.errno is not None:
-                    raise _unreadable(part, error) from error
+                    raise unreadable(part, error) from error
                 trouble = f"{part.name} is cut short or damaged"
             except (pa.ArrowException, ValueError):
                 trouble = f"{part.name} is cut short or damaged"
@@ -354,7 +276,7 @@ def _parts_in(folder: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise _unreadable(folder, error) from error
+        raise unreadable(folder, error) from error
     return [folder / name for name in sorted(names)]
 
 

@@ -19,6 +19,9 @@ SCHEMA: Final = f"{SCHEMA_NAME}/{SCHEMA_NUMBER}"
 MOST_META_BYTES: Final = 1 << 20
 """Of meta.json, which has some kB."""
 
+ANSWERS: Final = ".answers"
+"""The file in the folder that keeps answers (evidence/kept.py), and what such a file's name ends in."""
+
 STATISTICS_RESET: Final = "the server's statistics were reset during the recording"
 """A warning in meta.json; a prediction from snapshots is rough then."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgsweep.errors import EvidenceError
-from pgsweep.evidence.exported import start_folder
-from pgsweep.evidence.store import Evidence
+from pgsweep.evidence.meta import read_meta, start_folder
 from pgsweep.records.common import Subject
 
 
@@ -19,7 +18,7 @@ def subject_of(evidence: Path) -> Subject | None:
     """
     folder = start_folder(evidence) if evidence.is_file() else evidence
     try:
-        meta = Evidence.open(folder).meta
+        meta = read_meta(folder)
     except EvidenceError:
         return None
     return Subject(

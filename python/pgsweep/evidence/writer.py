@@ -18,6 +18,7 @@ import numpy as np
 
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import (
+    ANSWERS,
     DISK_TROUBLE,
     MOST_META_BYTES,
     SCHEMA_NAME,
@@ -46,7 +47,7 @@ _SPARE: Final = ".spare"
 _SPARE_BYTES: Final = 16 << 10
 """Room for the last `meta.json`, kept by a file that is removed just before: some kB are needed."""
 
-_OWN_FILES: Final = ("meta.json", _SPARE)
+_OWN_FILES: Final = ("meta.json", _SPARE, ANSWERS)
 
 _SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

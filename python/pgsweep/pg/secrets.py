@@ -6,10 +6,6 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-import psycopg
-from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
 _NAMES: Final = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
 """Parameters that hold a secret, in all versions of libpq (fe-connect.c, PQconninfoOptions)."""
 
@@ -64,6 +60,9 @@ def _cleaned(text: str) -> str | None:
     """Return a connection string without its secrets, as it is where it has none; None where it is none."""
     if "=" not in text and "://" not in text:
         return None
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
     try:
         found = {name: str(value) for name, value in conninfo_to_dict(text).items() if value is not None}
     except psycopg.Error:
@@ -77,5 +76,7 @@ def _cleaned(text: str) -> str | None:
 
 
 def _secret_names() -> set[str]:
+    from psycopg import pq
+
     marked = {o.keyword.decode() for o in pq.Conninfo.get_defaults() if o.dispchar == _HIDDEN}
     return _NAMES | marked

@@ -6,9 +6,9 @@ it; a what-if is a `Change`, a value that goes through it with the curve of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -32,6 +32,19 @@ _NOT_LOOKED_AT: Final = Throughput(
     points=[],
     reasons=["throughput is not predicted: the processors of the server's host were not looked at"],
 )
+
+
+class Watch(Protocol):
+    """Watches an answer while it is computed."""
+
+    def begins(self, what: str, about_seconds: float | None = None) -> None:
+        """Hear what is computed now, and how long it takes where that can be said."""
+
+    def curve(self, result: PredictResult) -> None:
+        """Receive the curve, before what follows from it is computed."""
+
+    def simulated(self, share: float) -> None:
+        """Receive the share of the sizes whose page cache has been simulated, from 0 to 1; in any thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +87,7 @@ def forecast(
     sizes_bytes: Sequence[int] | None = None,
     seed: int = 0,
     change: Change | None = None,
+    watch: Watch | None = None,
 ) -> PredictResult:
     """Return the record of a curve with all that follows from it, as far as the evidence allows.
 
@@ -83,6 +97,7 @@ def forecast(
         sizes_bytes: disk reads only at these; at all sizes of the curve by default.
         seed: of all draws.
         change: what differs from what was recorded.
+        watch: gets the curve at once.
 
     Raises:
         EvidenceError: what the evidence says of its host cannot be.
@@ -111,7 +126,10 @@ def forecast(
             "server's host",
             hint="record on the server's host: pgsweep record --source peek -o NAME.evidence",
         )
-    composition = _Composition(prediction, observation, measured, seed)
+    if watch is not None:
+        watch.curve(result)
+    done = None if watch is None else watch.simulated
+    composition = _Composition(prediction, observation, measured, seed, done)
     try:
         return composition.result(result, memory_bytes, sizes_bytes, change)
     except NotPredicted as why:
@@ -128,15 +146,22 @@ class _Composition:
         observation: that it was made of.
         measured: what the evidence says of the memory.
         seed: of all draws.
+        done: hears the share of the sizes that have been simulated.
     """
 
     def __init__(
-        self, prediction: Prediction, observation: Observation, measured: MemoryFacts | None, seed: int
+        self,
+        prediction: Prediction,
+        observation: Observation,
+        measured: MemoryFacts | None,
+        seed: int,
+        done: Callable[[float], None] | None = None,
     ) -> None:
         self._prediction = prediction
         self._observation = observation
         self._measured = measured
         self._seed = seed
+        self._done = done
 
     def result(
         self,
@@ -192,6 +217,7 @@ class _Composition:
             facts=facts,
             memory_bytes=memory_bytes,
             seed=self._seed,
+            done=self._done,
         )
         if change is None:
             return inputs, []

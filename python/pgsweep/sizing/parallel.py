@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 
 def map_in_threads(
-    function: Callable[..., T], *arguments: Iterable[Any], most_threads: int | None = None
+    function: Callable[..., T],
+    *arguments: Iterable[Any],
+    most_threads: int | None = None,
+    done: Callable[[float], None] | None = None,
 ) -> list[T]:
     """Return the results of a function for each set of arguments, in their order, as `map` does.
 
@@ -26,6 +29,7 @@ def map_in_threads(
         function: called in several threads at the same time.
         arguments: one iterable for each parameter; as many calls as the shortest has items.
         most_threads: this many at most, where each call takes much memory; one per processor by default.
+        done: called after each with the share of all that have been made, from 0 to 1.
 
     Raises:
         Exception: the first that a call ended in; no further call is begun.
@@ -44,6 +48,8 @@ def map_in_threads(
                 return
             try:
                 results[number] = function(*calls[number])
+                if done is not None:
+                    done(len(results) / len(calls))
             except BaseException as error:
                 errors.append(error)
 

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pgsweep.errors import EvidenceError, UsageError
+from pgsweep.evidence.kept import Question, answered
 from pgsweep.records.prediction import PredictResult
-from pgsweep.sizing.forecast import forecast
-from pgsweep.sizing.model import SNAPSHOTS, Prediction
-from pgsweep.sizing.observed import Observation, observe
-from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
-from pgsweep.sizing.parallel import check_threads
-from pgsweep.sizing.sizes import SizesAsked
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from pgsweep.evidence.joined import JoinedEvidence
+    from pgsweep.sizing.forecast import Watch
+    from pgsweep.sizing.model import Prediction
+    from pgsweep.sizing.observed import Observation
+    from pgsweep.sizing.sizes import SizesAsked
     from pgsweep.sizing.what_if.grammar import Asked
 
 __all__ = ["predict", "predict_window"]
+
+_REPLAY_SECONDS: Final = 2e-6
+"""For an access, at seven sizes, on one processor (benchmarks/answers); only to say how long it takes."""
 
 
 def predict(
@@ -37,6 +39,8 @@ def predict(
     what_if: Sequence[str] = (),
     executor: Executor | str | None = None,
     seed: int = 0,
+    kept: bool = False,
+    watch: Watch | None = None,
 ) -> PredictResult:
     """Predict the miss ratio at other sizes of shared_buffers, and what of the misses comes from disk.
 
@@ -52,6 +56,8 @@ def predict(
         executor: where a trace is replayed at the sizes: an executor of `concurrent.futures`,
             `processes:N`, or the address of a dask scheduler; without, this process.
         seed: of the resampling behind the intervals; the same seed gives the same result.
+        kept: take the answer that is kept beside the evidence, and keep this one (evidence/kept.py).
+        watch: gets the curve as soon as it is known; not where the answer is kept.
 
     Raises:
         EvidenceError: the evidence cannot be read, or holds no access.
@@ -59,6 +65,36 @@ def predict(
             a what-if cannot be read or answered, or an executor is given for snapshots.
         MissingAbility: there is no such executor here, or its workers die again and again.
     """
+
+    def made() -> PredictResult:
+        return _made(evidence, sizes_bytes, memory_bytes, what_if, executor, seed, watch)
+
+    if not kept or executor is not None:
+        return made()
+    question = Question(
+        command="predict",
+        sizes_bytes=None if sizes_bytes is None else list(sizes_bytes),
+        memory_bytes=memory_bytes,
+        what_if=list(what_if),
+        seed=seed,
+    )
+    return answered(evidence, question, PredictResult, made)
+
+
+def _made(
+    evidence: Path,
+    sizes_bytes: Sequence[int] | None,
+    memory_bytes: int | None,
+    what_if: Sequence[str],
+    executor: Executor | str | None,
+    seed: int,
+    watch: Watch | None,
+) -> PredictResult:
+    """Predict; the arguments are those of `predict`."""
+    from pgsweep.sizing.forecast import forecast
+    from pgsweep.sizing.observed import observe
+    from pgsweep.sizing.parallel import check_threads
+    from pgsweep.sizing.sizes import SizesAsked
     from pgsweep.sizing.what_if.grammar import check_memory, parse
 
     asked = parse(what_if)
@@ -67,17 +103,22 @@ def predict(
     observation = observe(evidence)
     if memory_bytes is not None and _knows_memory(observation):
         check_memory(asked)
-    prediction = _predicted(observation, evidence, sizes, asked, executor, seed)
-    result = forecast(prediction, memory_bytes=memory_bytes, seed=seed)
+    prediction = _predicted(observation, evidence, sizes, asked, executor, seed, watch)
+    result = forecast(prediction, memory_bytes=memory_bytes, seed=seed, watch=watch)
     if not asked:
         return result
     from pgsweep.sizing.what_if.predicted import with_what_if
 
+    if watch is not None:
+        watch.begins("predicting with the what-ifs")
     return with_what_if(prediction, result, asked, memory_bytes=memory_bytes, seed=seed)
 
 
 def _knows_memory(observation: Observation | None) -> bool:
     """Return whether it says how much memory its server's host has; true for a trace of others."""
+    from pgsweep.sizing.model import SNAPSHOTS
+    from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
+
     return (
         observation is None
         or observation.server.source not in SNAPSHOTS
@@ -85,14 +126,24 @@ def _knows_memory(observation: Observation | None) -> bool:
     )
 
 
-def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> Prediction:
+def judge(
+    evidence: Path,
+    *,
+    sizes_bytes: Sequence[int] | None = None,
+    seed: int = 0,
+    watch: Watch | None = None,
+) -> Prediction:
     """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
 
     It is for judging the method (benchmarks/calibration).
     """
+    from pgsweep.sizing.observed import observe
+    from pgsweep.sizing.parallel import check_threads
+    from pgsweep.sizing.sizes import SizesAsked
+
     sizes = SizesAsked.of(sizes_bytes)
     check_threads()
-    return _predicted(observe(evidence), evidence, sizes, (), None, seed)
+    return _predicted(observe(evidence), evidence, sizes, (), None, seed, watch)
 
 
 def _predicted(
@@ -102,8 +153,11 @@ def _predicted(
     asked: Sequence[Asked],
     executor: Executor | str | None,
     seed: int,
+    watch: Watch | None = None,
 ) -> Prediction:
     """Choose the model, and return its curve."""
+    from pgsweep.sizing.model import SNAPSHOTS
+
     if observation is None:
         return _from_foreign_trace(evidence, sizes, executor, seed)
     sizes_blocks = sizes.or_around(observation.server.pool_blocks)
@@ -114,6 +168,8 @@ def _predicted(
     if source in SNAPSHOTS:
         from pgsweep.sizing.snapshots.model import snapshot_model
 
+        if watch is not None:
+            watch.begins("fitting how often pages are accessed")
         return snapshot_model(observation, asked, seed=seed).at(sizes_blocks, any_size=any_size)
     if source != "trace":
         raise EvidenceError(
@@ -123,6 +179,9 @@ def _predicted(
     from pgsweep.sizing.traces.model import TraceModel
     from pgsweep.sizing.traces.shared_replays import ReplayPlan
 
+    if watch is not None:
+        accesses = round(observation.server.accesses_per_second * observation.server.seconds)
+        watch.begins("replaying the trace", accesses * _REPLAY_SECONDS or None)
     model = TraceModel(observation, ReplayPlan(seed=seed, executor=executor))
     return model.at(sizes_blocks, any_size=any_size)
 
@@ -131,6 +190,9 @@ def judge_window(
     evidence: JoinedEvidence, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0
 ) -> Prediction:
     """Return the curve of a window, as `judge` does of evidence."""
+    from pgsweep.sizing.observed import Observation
+    from pgsweep.sizing.parallel import check_threads
+    from pgsweep.sizing.sizes import SizesAsked
     from pgsweep.sizing.snapshots.model import snapshot_model
 
     check_threads()
@@ -157,6 +219,9 @@ def predict_window(
     Raises:
         EvidenceError: it holds no access.
     """
+    from pgsweep.sizing.forecast import forecast
+    from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
+
     prediction = judge_window(evidence, sizes_bytes=sizes_bytes, seed=seed)
     if MemoryFacts.of(evidence.meta) is None:
         # Nobody can name it with --ram here.

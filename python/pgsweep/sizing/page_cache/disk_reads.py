@@ -10,6 +10,7 @@ much the simulation at today's size is off what the server was measured to read 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -79,6 +80,7 @@ class Inputs:
         recorded: the prediction without the change, where there is one: its simulation was compared with what
             was measured.
         kept_blocks: of the pool, held by what is kept in it.
+        done: hears the share of the sizes that have been simulated.
     """
 
     observation: Observation
@@ -89,6 +91,7 @@ class Inputs:
     changed: bool = False
     recorded: MemoryPrediction | None = None
     kept_blocks: int = 0
+    done: Callable[[float], None] | None = None
 
 
 def disk_bytes_per_second(observation: Observation) -> float | None:
@@ -184,7 +187,13 @@ class DiskReads(ABC):
                     reasons.append(error.message)
                     continue
                 shares[size] = self._facts.share_today(size)
-        simulated_sizes = map_in_threads(self._simulate, shares, shares.values(), most_threads=_MOST_AT_ONCE)
+        simulated_sizes = map_in_threads(
+            self._simulate,
+            shares,
+            shares.values(),
+            most_threads=_MOST_AT_ONCE,
+            done=self._inputs.done,
+        )
         found = dict(zip(shares, simulated_sizes, strict=True))
         checks: list[Check] = []
         factor, measured, simulated = self._measured_factor(found, checks)
