@@ -33,6 +33,9 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
         failed_at: when that was.
         next_at: when the next one is due.
         seconds: processor time that the prediction took.
+        paced_seconds: the time from one prediction to the next, where it is longer than usual because of what
+            each takes.
+        waits_since: when evidence was last recorded, where none has come since the prediction.
         advised_bytes: shared_buffers that the last advice from this window says; today's where it says to
             leave it; null where it says nothing.
         advice: that advice in one sentence.
@@ -48,6 +51,8 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: float | None = None
     next_at: float | None = None
     seconds: float = 0.0
+    paced_seconds: float | None = None
+    waits_since: float | None = None
     advised_bytes: int | None = None
     advice: str | None = None
 

@@ -211,18 +211,29 @@ class LoadCurves:
         Shape (replicates, sizes). With several subsets their own differences are in it as well, each divided
         as the mean over subsets divides it.
         """
-        subsets, random = self.fit.subsets, np.random.default_rng(self.seed)
-        per_subset = max(_REPLICATES // len(subsets), 4)
+        subsets, (replicates, picks) = self.fit.subsets, self._replicates
         rows: list[Floats] = []
         centres: list[Floats] = []
-        for subset in subsets:
+        for subset, drawn in zip(subsets, replicates, strict=True):
             centre = ratios([own.rates.pages for own in subset])
             centres.append(centre)
-            drawn = [resample(own.like, own.pages, own.rates, per_subset, random) for own in subset]
-            rows.extend(ratios([pages[k] for pages in drawn]) - centre for k in range(per_subset))
+            rows.extend(ratios(pages) - centre for pages in drawn)
         noise = np.array(rows)
         if len(subsets) > 1:
             between = np.array(centres) - np.mean(centres, axis=0)
-            picks = random.integers(0, len(subsets), len(noise))
             noise = noise + between[picks] / np.sqrt(len(subsets))
         return noise
+
+    @cached_property
+    def _replicates(self) -> tuple[list[list[list[Floats]]], NDArray[np.int64]]:
+        """Pages drawn again, for each subset, each replicate and each group; and a subset for each replicate.
+
+        They are the same at all sizes, and draws take longer than curves.
+        """
+        subsets, random = self.fit.subsets, np.random.default_rng(self.seed)
+        per_subset = max(_REPLICATES // len(subsets), 4)
+        found: list[list[list[Floats]]] = []
+        for subset in subsets:
+            drawn = [resample(own.like, own.pages, own.rates, per_subset, random) for own in subset]
+            found.append([[pages[k] for pages in drawn] for k in range(per_subset)])
+        return found, random.integers(0, len(subsets), per_subset * len(subsets))
