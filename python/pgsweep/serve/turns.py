@@ -26,8 +26,7 @@ _MOST_SHARE: Final = 0.25
 """Of one processor, for all servers together."""
 
 _CREDIT_SECONDS: Final = 300.0
-"""At first, and after a pause, as much may be taken in advance as this time gives: the first curves change with
-each minute."""
+"""At first, and after a pause, as much may be taken in advance as this time gives."""
 
 
 @dataclass(frozen=True, slots=True)
