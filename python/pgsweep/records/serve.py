@@ -26,7 +26,8 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
         window_seconds: the length that was asked for.
         covered_seconds: the length that the evidence has, from its first to its last sample.
         at: when it was predicted, in seconds since 1970.
-        result: as `pgsweep predict` gives it; null where nothing could be predicted.
+        result: as `pgsweep predict` gives it, without `memory`, which the advice has at the sizes that it
+            considers; null where nothing could be predicted.
         why: the reason for that.
         early: there is too little evidence yet, which is the reason.
         failed: why the last attempt at a newer one failed; what is shown is the one before it.
