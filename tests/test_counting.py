@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from pgsweep.cache.top.live import ServerCounters, not_counted
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.counters import Cumulative, DatabaseCounters, IoCounters
+from pgsweep.pg.connect import connect
+from pgsweep.pg.counters import CounterReader, Cumulative, DatabaseCounters, IoCounters
 from pgsweep.pg.counting import Counting, Reading
 from pgsweep.residency.access import opened
 from tests.fix_process import wait_until
@@ -302,3 +303,22 @@ def test_before_16_what_is_not_counted_is_said(server: Cluster) -> None:
         if not reading.counted:
             [entry] = not_counted(access.server, reading)
             assert "track_counts is off" in entry.why
+
+
+def test_counters_that_are_not_wanted_are_not_made(wheel18: Cluster) -> None:
+    """Of 100,000 relations there are 1.3 million, of which a plan to warm needs a third."""
+    with connect(wheel18.conninfo()) as connection:
+        oids = [oid for (oid,) in connection.execute("SELECT oid::int8 FROM pg_catalog.pg_class LIMIT 50")]
+        reader = CounterReader(connection, {}, oids)
+        every = list(reader.each_relation())
+        some = list(reader.each_relation(oids[:7], {"blks_hit", "scans"}))
+    assert reader.statements == 2
+    assert {counter.object for counter in every} == set(map(str, oids))
+    assert len({counter.name for counter in every}) > 10
+    wanted = [
+        (counter.object, counter.name)
+        for counter in every
+        if counter.name in ("blks_hit", "scans") and int(counter.object) in oids[:7]
+    ]
+    assert [(counter.object, counter.name) for counter in some] == wanted
+    assert len(wanted) == 14

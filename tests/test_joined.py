@@ -21,7 +21,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.serve.forecast import Request, predict_pieces
 from pgsweep.serve.recording import keep_to, pieces_of
 from pgsweep.sizing.observed import Observation
-from pgsweep.sizing.predict import predict
+from pgsweep.sizing.predict import WindowModel, predict
 from tests.fix_page import load_running
 from tests.fix_process import Patience
 
@@ -117,16 +117,19 @@ def test_it_is_evidence_and_can_be_predicted_from(pieces: list[Path], tmp_path: 
     JoinedEvidence.of(pieces, 3600).write(tmp_path / "joined.evidence")
     opened = Evidence.open(tmp_path / "joined.evidence")
     assert opened.complete
+    # What a window says is what the command line predicts from the same evidence.
+    alone, window = predict(tmp_path / "joined.evidence"), WindowModel(JoinedEvidence.of(pieces, 3600))
+    found = window.predict()
+    assert found.observed.shared_buffers_bytes == 16 << 20
+    assert (found.points, found.memory) == (alone.points, alone.memory)
+    assert found.memory is not None or alone.verdict.level == "refused"
     answer = predict_pieces(pieces, 3600)
     assert answer.covered_seconds > 8
-    # Disk reads are those that the command line predicts from the same evidence.
-    alone = predict(tmp_path / "joined.evidence")
-    assert answer.early == (alone.verdict.level == "refused"), answer.why
-    if answer.result is None:
-        return
-    assert answer.result.observed.shared_buffers_bytes == 16 << 20
-    assert (answer.result.points, answer.result.memory) == (alone.points, alone.memory)
-    assert answer.result.memory is not None or alone.verdict.level == "refused"
+    if answer.early:
+        assert answer.result is None
+    else:
+        assert answer.result is not None
+        assert (answer.result.points, answer.result.memory) == (alone.points, None)
     assert predict_pieces([], 900).why is not None
 
 

@@ -254,6 +254,33 @@ def test_what_is_read_back_is_as_it_was(tmp_path: Path) -> None:
     assert plain(base) == base
 
 
+@pytest.mark.parametrize("name", [*NASTY, "plain", "back\\slash", 'qu"oted'])
+def test_one_name_among_thousands_is_shown_as_it_would_be_alone(name: str) -> None:
+    base = doctor_result()
+    alone, usual = (msgspec.structs.replace(base.abilities[0], why=why) for why in (name, "usual"))
+    many = msgspec.structs.replace(base, abilities=[usual] * 2500 + [alone])
+    seen = plain(many)
+    assert seen.abilities[-1] == plain(msgspec.structs.replace(base, abilities=[alone])).abilities[0]
+    assert seen.abilities[-1].why == shown(name)
+
+
+def test_thousands_of_names_without_escapes_are_not_taken_one_by_one() -> None:
+    base = doctor_result()
+    many = msgspec.structs.replace(base, abilities=base.abilities * 5000)
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        assert plain(many) is many
+    finally:
+        sys.setprofile(None)
+    assert calls < len(many.abilities)
+
+
 CLOSED = """
 import os, sys
 for number in {numbers}:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -30,6 +32,42 @@ def counter_change(evidence: Evidence, scope: str, label: str, name: str) -> flo
     rows = (table["scope"] == scope) & (table["object"] == label) & (table["name"] == name)
     values = table["value"][rows]
     return float(values[-1] - values[0]) if len(values) else 0.0
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not count by process")
+@RECORDERS
+def test_the_cost_is_what_the_server_worked_not_how_long_it_waited_for_a_processor(
+    server: Cluster, database: str, tmp_path: Path, record: Recorder
+) -> None:
+    """The recorder's process on the server runs for 5 ms of each 100, as on a host with much else to do."""
+    done = threading.Event()
+
+    def hold_back() -> None:
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgsweep%'"
+        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+            while not done.is_set():
+                pids = [pid for (pid,) in connection.execute(query)]
+                for number in (signal.SIGSTOP, signal.SIGCONT):
+                    for pid in pids:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, number)
+                    time.sleep(0.095 if number == signal.SIGSTOP else 0.005)
+
+    holding = threading.Thread(target=hold_back)
+    holding.start()
+    try:
+        result = record(server.conninfo(database), tmp_path / "a.evidence", seconds=4, rng_seed=1)
+    finally:
+        done.set()
+        holding.join()
+    expected, measured = result.expected_overhead_ratio, result.measured_overhead_ratio
+    assert expected is not None
+    assert measured is not None
+    meta = Evidence.open(tmp_path / "a.evidence").meta
+    waited = meta.overhead["snapshot_seconds"] * result.snapshots / result.seconds
+    if result.source == "sql":
+        assert measured < 0.5 * waited, "it was stopped for most of that time"
+    assert expected / 4 < measured < 4 * expected
 
 
 def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from pgsweep.records.serve import (
 )
 from pgsweep.serve.board import Board, best_advice, waiting_saved
 from pgsweep.serve.config import ServeConfig, ServerConfig
-from pgsweep.serve.forecast import Forecasts, predict_pieces
+from pgsweep.serve.forecast import predict_pieces
 from pgsweep.serve.metrics import Metrics, exposed
 from pgsweep.serve.rules import expressions
 from pgsweep.serve.run import Service
@@ -309,31 +309,6 @@ def test_a_setting_without_a_gain_keeps_the_value_that_was_advised() -> None:
     assert steadied(other, None) == other
 
 
-def verdict_of(*curves: ServeCurve) -> str:
-    server = ServeSummary(key="s", name="s", place="here", state="up")
-    found = render("_verdict.html.j2", server=server, curves=curves, recording=None)
-    return re.sub("</?time.*?>", "", found)
-
-
-def test_what_a_curve_lacks_is_said_with_the_age_of_what_is_shown() -> None:
-    now = time.time()
-    curve = ServeCurve(
-        window_seconds=900, covered_seconds=600.0, at=now - 1140, result=growing().prediction, next_at=now
-    )
-    assert "alert" not in verdict_of(curve)
-    failed = msgspec.structs.replace(curve, failed="it took longer than 300 s", failed_at=now - 120)
-    text = verdict_of(failed)
-    assert "the one of 2 min ago failed, it took longer than 300 s." in text
-    assert "What is shown is 19 min old" in text
-    text = verdict_of(msgspec.structs.replace(curve, next_at=now - 600))
-    assert "has been due for 10 min" in text
-    assert "What is shown is 19 min old" in text
-    early = ServeCurve(window_seconds=900, covered_seconds=10.0, at=now, result=None, early=True, why="10 s")
-    assert "too early: 10 s" in verdict_of(early)
-    assert 'data-state="early"' in verdict_of(early)
-    assert "no prediction" not in verdict_of(early)
-
-
 def test_a_failed_forecast_leaves_what_was_predicted(tmp_path: Path) -> None:
     server = ServerConfig(key="s", name="s", conninfo="")
     service = Service(
@@ -353,32 +328,6 @@ def test_a_failed_forecast_leaves_what_was_predicted(tmp_path: Path) -> None:
     service._show_curve("s", msgspec.structs.replace(curve, at=120.0), None)
     [shown] = service.curves("s")
     assert (shown.at, shown.failed) == (120.0, None)
-
-
-def test_a_forecast_that_takes_too_long_or_dies_says_so(tmp_path: Path) -> None:
-    (tmp_path / "1.evidence").mkdir()
-    shown: list[ServeCurve] = []
-    forecasts = Forecasts(
-        {"s": tmp_path}, lambda _key, curve, _advised: shown.append(curve), lambda _key, _answer: None
-    )
-    forecasts._longest_seconds = 0.05
-    answer = forecasts._answer("s", 900)
-    assert answer is not None
-    assert answer.failed == "it took longer than 0 s"
-    pauses = [forecasts._shown("s", 900, answer) for _ in range(3)]
-    assert pauses == [60.0, 120.0, 240.0]
-    assert [curve.failed for curve in shown] == [answer.failed] * 3
-    forecasts._longest_seconds = 60.0
-    answer = forecasts._answer("s", 900)
-    assert answer is not None
-    assert (answer.failed, answer.result) == (None, None), "the next process answers"
-    assert answer.why is not None
-    assert forecasts._process is not None
-    forecasts._process.kill()
-    answer = forecasts._answer("s", 900)
-    assert answer is not None
-    assert answer.failed in (None, "its process ended (signal 9)")
-    forecasts._end_process()
 
 
 def test_too_little_evidence_is_a_state_of_its_own(wheel18: Cluster, tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ def _start(
     """
     program = "from pgsweep.cli.main import main; main()"
     if half_the_time:
-        program = f"from pgsweep.serve import forecast; forecast._SHARE /= 2; {program}"
+        halved = "SHARES.update({window: share / 2 for window, share in SHARES.items()})"
+        program = f"from pgsweep.serve.turns import SHARES; {halved}; {program}"
     process = subprocess.Popen(
         [sys.executable, "-c", program, "serve", "--quiet", "--config", config, "--history", history,
          "--listen", "127.0.0.1:0", "--interval", f"{_INTERVAL_SECONDS:g}s", "--source", source],

@@ -58,7 +58,7 @@ from pgsweep.sizing.forecast import Watch, forecast
 from pgsweep.sizing.model import Prediction
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
-from pgsweep.sizing.predict import judge, judge_window, predict_window
+from pgsweep.sizing.predict import WindowModel, judge
 from pgsweep.sizing.throughput.read_times import costs_of_misses
 from pgsweep.units import BLOCK_BYTES, as_setting
 
@@ -161,34 +161,29 @@ def _looked_again(situation: Situation, conninfo: str, size_bytes: int, missing:
     )
 
 
-def advise_window(
-    evidence: JoinedEvidence, name: str, *, least: bool = False, seed: int = 0
-) -> tuple[AdviceResult, int | None]:
+def advise_window(window: WindowModel, name: str, *, least: bool = False) -> tuple[AdviceResult, int | None]:
     """Return which settings follow from a window over recordings, and the size of shared_buffers advised.
 
     That is today's size where it is to be left, and None where nothing is known. Huge pages and connections
     are not counted: that takes a session on the server's host.
 
     Args:
-        evidence: the window.
+        window: with its load.
         name: of the evidence, for the result.
         least: look for the least memory too, roughly; the settings are those for today's.
-        seed: of all draws.
 
     Raises:
         EvidenceError: it holds no access.
     """
-    meta = evidence.meta
+    evidence, meta = window.evidence, window.evidence.meta
     contents = _contents(evidence)
     place = place_of(meta)
     without = lacks_page_cache(place)
     memory = _Memory.of(meta, None, contents, known=without is None)
-    prediction = predict_window(
-        evidence, sizes_bytes=memory.sizes_for_bounds, memory_sizes_bytes=memory.candidates, seed=seed
-    )
+    prediction = window.predict(memory.sizes_for_bounds, memory.candidates)
     found = None
     if least and memory.facts is not None and prediction.verdict.level != "refused":
-        found = _least_of_window(evidence, memory.facts, seed)
+        found = _least_of_window(window, memory.facts)
     situation = replace(_situation(evidence, memory, contents, prediction), no_page_cache=without)
     points, basis = reads_by_size(situation)
     decision = decide_size(situation, points, basis)
@@ -297,11 +292,11 @@ def _least(
     return least_memory(_with_memories(found, seed), facts, today, loss=loss, sessions_bytes=sessions)
 
 
-def _least_of_window(evidence: JoinedEvidence, facts: MemoryFacts, seed: int) -> LeastMemory:
+def _least_of_window(window: WindowModel, facts: MemoryFacts) -> LeastMemory:
     """Return the least memory of a window, roughly."""
-    today = evidence.meta.shared_buffers_blocks * BLOCK_BYTES
-    found = judge_window(evidence, sizes_bytes=pool_sizes(facts.memory_bytes, today), seed=seed)
-    return least_memory(_with_memories(found, seed), facts, today, step=ROUGH_STEP)
+    today = window.evidence.meta.shared_buffers_blocks * BLOCK_BYTES
+    found = window.judge(pool_sizes(facts.memory_bytes, today))
+    return least_memory(_with_memories(found, window.seed), facts, today, step=ROUGH_STEP)
 
 
 def _with_memories(found: Prediction, seed: int) -> Predict:

@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -39,6 +40,7 @@ from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.evidence.snapshot_schedule import MOST_SECONDS, SnapshotSchedule, least_seconds
 from pgsweep.evidence.store import EvidenceWriter
+from pgsweep.host.processor_time import backend_seconds
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import (
     Relation,
@@ -63,6 +65,9 @@ if TYPE_CHECKING:
 COUNTER_SECONDS: Final = 5.0
 """Counters are sampled with every snapshot, and at least this often."""
 
+
+_COUNTER_TRIES: Final = 5
+_COUNTER_PAUSE_SECONDS: Final = 0.04
 
 WHOLE_POOL_BLOCKS: Final = 1 << 19
 SAMPLE_BLOCKS: Final = 1 << 18
@@ -116,6 +121,34 @@ class View(Protocol):
         """Return what `overhead` in the evidence shall say besides."""
 
 
+class _BackendClock:
+    """The time that a session's process has worked: on a busy host its statements take much longer than that.
+
+    Args:
+        pid: of the session's process, as the server knows it.
+        postmaster_pid: of the server where it runs on this host; else None.
+    """
+
+    def __init__(self, pid: int, postmaster_pid: int | None) -> None:
+        self._pid = pid
+        self._postmaster_pid = postmaster_pid
+        self._last: float | None = None
+        self.seconds()
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the process can be looked at; else `seconds` is the time of a clock."""
+        return self._last is not None
+
+    def seconds(self) -> float:
+        """Return the processor time so far; of a process that has ended, as it was last seen."""
+        found = None
+        if self._postmaster_pid is not None:
+            found = backend_seconds(self._pid, self._postmaster_pid)
+        self._last = self._last if found is None else found
+        return time.monotonic() if self._last is None else self._last
+
+
 class Recording:
     """One recording: what it knows and what it has gathered.
 
@@ -161,6 +194,7 @@ class Recording:
         self._stop = stop
         self._clock = PassClock(server.shared_buffers_blocks)
         self._spent_seconds = 0.0
+        self._backend = _BackendClock(connection.info.backend_pid, postmaster_pid)
         self._newer = note_newer(server, progress)
         self._warnings: list[str] = []
         # Not in the evidence: a prediction judges its length by itself.
@@ -182,13 +216,15 @@ class Recording:
         # Planned statements read catalogs; from here on, nothing of ours does.
         self._view.take()
         counters.settle(float(self._server.settings["bgwriter_delay"]) / 1000)
-        cost_seconds = least_seconds(self._view.take)
+        clock = self._backend.seconds if self._view.loads_server else time.monotonic
+        cost_seconds = least_seconds(self._view.take, clock)
         schedule = SnapshotSchedule(
             cost_seconds, seconds=seconds, max_snapshots=max_snapshots, clock=self._clock, rng=rng
         )
         expected = self._state_cost(schedule, counters)
 
         self._started = time.monotonic()
+        worked_before = self._backend.seconds()
         log = CounterLog(counters, self._writer, self._now)
         log.sample(full=True)
         log.add_of_host(self._postmaster_pid)
@@ -196,6 +232,7 @@ class Recording:
         accesses_before = log.accesses(self._server.database)
         with ReadTiming(self._timer, self._started) as timing:
             ended_by = self._observe(log, schedule)
+        worked_seconds = self._backend.seconds() - worked_before
         self._writer.append("read_times", timing.take())
         if self._clock.snapshots == 0:
             if ended_by == "interrupt":
@@ -217,9 +254,9 @@ class Recording:
         self._warnings += warnings
         if self._outlook is not None and ended_by == UNPREDICTABLE and self._outlook.refusal is not None:
             self._advice = [f"no prediction is possible: {self._outlook.refusal.why}"]
-        measured = log.spent_seconds / length_seconds
-        if self._view.loads_server:
-            measured += self._spent_seconds / length_seconds
+        if not self._backend.is_seen:
+            worked_seconds = log.spent_seconds + self._spent_seconds * self._view.loads_server
+        measured = worked_seconds / length_seconds
         measured += timing.overhead.get("timed_reads_seconds", 0.0) / length_seconds
         pass_seconds = self._clock.pass_seconds
         self._writer.close(
@@ -278,8 +315,8 @@ class Recording:
 
     def _state_cost(self, schedule: SnapshotSchedule, counters: CounterReader) -> float:
         """Say what the recording will cost, and return the share of one backend's time."""
-        quick_seconds = least_seconds(lambda: (counters.databases(), counters.writers()))
-        slow_seconds = least_seconds(lambda: (deque(counters.each_relation(), maxlen=0), counters.io()))
+        quick_seconds = self._usual_seconds(lambda: (counters.databases(), counters.writers()))
+        slow_seconds = self._usual_seconds(lambda: (deque(counters.each_relation(), maxlen=0), counters.io()))
         slow_interval_seconds = max(RELATION_SECONDS, slow_seconds / RELATION_SHARE)
         share, sentence = self._view.cost(
             schedule, quick_seconds / schedule.interval_seconds + slow_seconds / slow_interval_seconds
@@ -287,6 +324,18 @@ class Recording:
         # All else that is done stands in the plan: `record --dry-run`.
         self._progress.note(sentence)
         return share
+
+    def _usual_seconds(self, statements: Callable[[], object]) -> float:
+        """Return what statements take at times: what others do meanwhile takes the processor's caches."""
+        if not self._backend.is_seen:
+            return least_seconds(statements)
+        taken = []
+        for _ in range(_COUNTER_TRIES):
+            time.sleep(_COUNTER_PAUSE_SECONDS)
+            begin = self._backend.seconds()
+            statements()
+            taken.append(self._backend.seconds() - begin)
+        return sorted(taken)[_COUNTER_TRIES // 2]
 
     def _observe(self, log: CounterLog, schedule: SnapshotSchedule) -> str:
         """Take snapshots until something ends it, and return what.
@@ -362,6 +411,7 @@ class Recording:
         snapshot = self._view.take()
         end = self._now()
         self._spent_seconds += end - begin
+        self._backend.seconds()
         self._writer.append("snapshots", snapshot_columns(snapshot, number))
         self._writer.append("snapshot_times", time_columns(number, begin, end, snapshot.used_buffers))
         self._clock.add(

@@ -92,7 +92,7 @@ def record_trace(
         recording = TraceRecording(
             connection, server, postmaster_pid, start_time, progress, stop or threading.Event()
         )
-        expected = recording.state_cost(cost_seconds)
+        expected = recording.state_cost(cost_seconds, seconds)
         meta = recording.meta()
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer, _abilities():
             databases = [0, server.database_oid] if only_database else []

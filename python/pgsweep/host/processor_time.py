@@ -55,6 +55,24 @@ def server_seconds(postmaster_pid: int, proc: Path = PROC) -> float | None:
     return total / _TICKS
 
 
+def backend_seconds(pid: int, postmaster_pid: int, proc: Path = PROC) -> float | None:
+    """Return the processor time of a server's process so far, to the microsecond; None if it cannot be read.
+
+    Args:
+        pid: as the server says. Where its numbers are not those of this host, the process has another parent.
+        postmaster_pid: its parent, as seen from here.
+        proc: the file system of processes.
+    """
+    try:
+        words = read_kernel_text(proc / str(pid) / "stat").rpartition(")")[2].split()
+        if int(words[1]) != postmaster_pid:
+            return None
+        # First the time on a processor in nanoseconds (Documentation/scheduler/sched-stats.rst).
+        return int(read_kernel_text(proc / str(pid) / "schedstat").split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def host_seconds(proc: Path = PROC) -> float | None:
     """Return the time that all processors together were not idle so far; None if it cannot be read."""
     try:

@@ -34,13 +34,17 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
         window_seconds: the length that was asked for.
         covered_seconds: the length that the evidence has, from its first to its last sample.
         at: when it was predicted.
-        result: as `pgsweep predict` gives it; null where nothing could be predicted.
+        result: as `pgsweep predict` gives it, without `memory`, which the advice has at the sizes that it
+            considers; null where nothing could be predicted.
         why: the reason for that.
         early: there is too little evidence yet, which is the reason.
         failed: why the last attempt at a newer one failed; what is shown is the one before it.
         failed_at: when that was.
         next_at: when the next one is due.
         seconds: processor time that the prediction took.
+        paced_seconds: the time from one prediction to the next, where it is longer than usual because of what
+            each takes.
+        waits_since: when evidence was last recorded, where none has come since the prediction.
         advised_bytes: shared_buffers that the last advice from this window says; today's where it says to
             leave it; null where it says nothing.
         advice: that advice in one sentence.
@@ -56,6 +60,8 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: Time | None = None
     next_at: Time | None = None
     seconds: float = 0.0
+    paced_seconds: float | None = None
+    waits_since: Time | None = None
     advised_bytes: int | None = None
     advice: str | None = None
 

@@ -3,14 +3,16 @@
 That process runs at a lower priority and predicts one window at a time: `python -m
 pgsweep.serve.forecast` reads a request a line and writes an answer a line, and ends with the end of its
 input, so also when the process that started it is killed. How often a window is predicted anew follows
-from what that takes: together they keep to a share of one processor. The advice needs the curve at other
-sizes, so it is a second prediction, made more rarely.
+from what that takes (turns.py). The advice needs the curve at other sizes, so it is a second prediction, made
+more rarely. Nothing is predicted again before there is more evidence.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -28,9 +30,7 @@ from pgsweep.records.advice import AdviceResult
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.serve import ServeAdvised, ServeChange, ServeCurve, ServeVerification
 from pgsweep.serve.recording import pieces_of
-
-WINDOWS: Final = (900, 3600, 86400)
-"""Lengths of the sliding windows in seconds."""
+from pgsweep.serve.turns import VERIFYING, WINDOWS, Turn, Turns
 
 _EVERY: Final = {900: 60.0, 3600: 300.0, 86400: 1800.0}
 """How often each window is predicted anew, where that costs little."""
@@ -44,13 +44,17 @@ _VERIFY_SECONDS: Final = 600.0
 _SOON_SECONDS: Final = 15.0
 """How soon it is tried again where nothing could be predicted."""
 
-_LAST: Final = 1 << 30
-"""Sorts the verification behind all windows."""
+_LONGEST_PROCESSOR_SECONDS: Final = 120.0
+"""A prediction that takes more of a processor is given up."""
 
-_SHARE: Final = 0.25
-"""Largest share of one processor for the predictions of all servers, at a lower priority."""
+_LONGEST_SECONDS: Final = 1800.0
+"""So is one that has not ended after this time, however little of a processor it got."""
 
-_LONGEST_SECONDS: Final = 300.0
+_QUIET_SECONDS: Final = 120.0
+"""Where nothing was recorded for so long, it is said."""
+
+_SLACK_SECONDS: Final = 5.0
+"""Evidence that is shorter than a window by more than this is all that there is."""
 
 _AGAIN_SECONDS: Final = 30.0
 _LONGEST_PAUSE_SECONDS: Final = 1800.0
@@ -61,6 +65,9 @@ _PENDING_SECONDS: Final = 60.0
 
 _LEAST_SECONDS: Final = 1800.0
 """With less evidence than this it is not looked for the least memory: nobody buys memory for half an hour."""
+
+_FIRST_SECONDS: Final = 30.0
+"""From less evidence than this nothing is predicted."""
 
 _EARLY_SECONDS: Final = 120.0
 """With less evidence than this, a prediction that is refused says no more than that it is too early."""
@@ -79,11 +86,13 @@ class Request(msgspec.Struct, frozen=True):
     Attributes:
         window_seconds: its length; 0 asks whether the prediction held after the last change.
         advise: the advice is wanted too.
+        most_seconds: of a processor; the process ends by SIGPROF when it has taken them.
     """
 
     folder: str
     window_seconds: int
     advise: bool = False
+    most_seconds: float = _LONGEST_PROCESSOR_SECONDS
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -91,6 +100,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     Attributes:
         early: because there is too little evidence yet.
+        processor_seconds: that the process took since its last answer, or since its start.
         failed: it was not answered, and why.
         change: of shared_buffers, the last one.
     """
@@ -126,11 +136,16 @@ class Forecasts:
         self._show = show
         self._verified = verified
         self._failures: dict[tuple[str, int], int] = {}
+        self._curves: dict[Turn, ServeCurve] = {}
+        self._seen: dict[Turn, Seen] = {}
+        self._most_seconds = _LONGEST_PROCESSOR_SECONDS
         self._longest_seconds = _LONGEST_SECONDS
         self._advice_due = {(key, window): 0.0 for key in folders for window in WINDOWS}
+        self._turns = Turns(folders, time.monotonic(), _SOON_SECONDS)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forecasts", daemon=True)
         self._process: subprocess.Popen[bytes] | None = None
+        self._reported = 0.0
 
     def start(self) -> None:
         """Begin."""
@@ -144,40 +159,59 @@ class Forecasts:
             self._thread.join(2.0)
 
     def _run(self) -> None:
-        # Window 0 is the verification.
-        due = {(key, window): 0.0 for key in self._folders for window in WINDOWS}
-        due |= dict.fromkeys([(key, 0) for key in self._folders], time.monotonic() + _SOON_SECONDS)
-        free = 0.0
         while not self._ended.is_set():
-            now = time.monotonic()
-            # Short windows first: they are what changes.
-            ready = sorted((at, window, key) for (key, window), at in due.items() if at <= now)
-            if not ready or now < free:
+            turn = self._turns.next(time.monotonic())
+            if turn is None:
                 self._ended.wait(1.0)
-                continue
-            _, window, key = min(ready, key=lambda item: (item[1] or _LAST, item[0]))
-            begin = time.monotonic()
-            pause = _SOON_SECONDS
-            # Without a piece there is nothing to ask for.
-            if pieces_of(self._folders[key]):
-                answer = self._answer(key, window)
-                if answer is not None:
-                    free = begin + answer.processor_seconds / _SHARE
-                    pause = self._shown(key, window, answer)
-            due[key, window] = begin + pause
+            else:
+                self._take(turn)
 
-    def _shown(self, key: str, window: int, answer: Answer) -> float:
-        """Show an answer; return the pause until the next is wanted."""
+    def _take(self, turn: Turn) -> None:
+        """Predict a window, or verify; without more evidence than the last time there is nothing to ask."""
+        begin = time.monotonic()
+        pieces = pieces_of(self._folders[turn.key])
+        seen = None if not pieces else _seen(pieces[-1])
+        if seen is None or self._seen.get(turn) == seen:
+            self._turns.took(turn, begin, 0.0, _SOON_SECONDS)
+            self._say_waiting(turn, seen)
+        elif (answer := self._answer(turn.key, turn.window)) is not None:
+            for each in _answered_by(answer, turn):
+                if answer.failed is None:
+                    self._seen[each] = seen
+                self._shown(each, answer, begin, answer.processor_seconds if each == turn else 0.0)
+
+    def _say_waiting(self, turn: Turn, seen: Seen | None) -> None:
+        """Say that nothing newer is shown because nothing was recorded."""
+        curve = self._curves.get(turn)
+        if curve is None or seen is None or curve.waits_since is not None:
+            return
+        if time.time() - seen.at < _QUIET_SECONDS:
+            return  # a recording writes its parts a minute apart at most
+        curve = self._curves[turn] = msgspec.structs.replace(curve, waits_since=seen.at)
+        self._show(turn.key, curve, None)
+
+    def _shown(self, turn: Turn, answer: Answer, begin: float, taken: float) -> None:
+        """Show an answer, and note when the next is wanted.
+
+        Args:
+            turn: that is answered.
+            answer: to it.
+            begin: when it was asked.
+            taken: seconds of a processor to be paid off before the next.
+        """
+        key, window = turn.key, turn.window
         now = time.time()
         self._failures[key, window] = 0 if answer.failed is None else self._failures.get((key, window), 0) + 1
         after_failure = min(
             _AGAIN_SECONDS * 2 ** min(self._failures[key, window], 10), _LONGEST_PAUSE_SECONDS
         )
-        if not window:
+        if window == VERIFYING:
             if answer.failed is None:
                 self._verified(key, answer)
             pending = answer.change is not None and answer.verification is None and answer.why is None
-            return after_failure if answer.failed else _PENDING_SECONDS if pending else _VERIFY_SECONDS
+            pause = after_failure if answer.failed else _PENDING_SECONDS if pending else _VERIFY_SECONDS
+            self._turns.took(turn, begin, taken, pause)
+            return
         advised = None
         if answer.advice is not None:
             pause = _pause(_ADVICE_EVERY[window], answer.covered_seconds)
@@ -191,6 +225,7 @@ class Forecasts:
             )
         pause = _SOON_SECONDS if answer.result is None else _pause(_EVERY[window], answer.covered_seconds)
         pause = pause if answer.failed is None else after_failure
+        paced = self._turns.took(turn, begin, taken, pause)
         curve = ServeCurve(
             window_seconds=window,
             covered_seconds=answer.covered_seconds,
@@ -200,33 +235,40 @@ class Forecasts:
             early=answer.early,
             failed=answer.failed,
             failed_at=None if answer.failed is None else now,
-            next_at=now + pause,
+            next_at=now + paced - (time.monotonic() - begin),
             seconds=answer.processor_seconds,
+            paced_seconds=paced if paced > pause + 1.0 else None,
         )
+        if answer.failed is None:
+            self._curves[turn] = curve
         self._show(key, curve, advised)
-        return pause
 
     def _answer(self, key: str, window: int) -> Answer | None:
-        advise = window != 0 and time.monotonic() >= self._advice_due[key, window]
-        begin = time.monotonic()
+        advise = window != VERIFYING and time.monotonic() >= self._advice_due[key, window]
         try:
-            return self._asked(Request(str(self._folders[key]), window, advise))
+            answer = self._asked(Request(str(self._folders[key]), window, advise, self._most_seconds))
         except (OSError, msgspec.DecodeError, ValueError) as error:
-            taken = time.monotonic() - begin
-            code = self._end_process()
+            code, taken = self._end_process()
             if self._ended.is_set():
                 return None
-            if taken >= self._longest_seconds:
+            if code == -signal.SIGPROF:
+                why = f"it took more than {self._most_seconds:.0f} s of a processor"
+            elif code == -signal.SIGALRM:
                 why = f"it took longer than {self._longest_seconds:.0f} s"
             elif code is not None:
                 why = f"its process ended ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
             else:
                 why = str(error) or type(error).__name__
-            return Answer(failed=why, processor_seconds=taken * _SHARE)
+            return Answer(failed=why, processor_seconds=taken)
+        self._reported += answer.processor_seconds
+        return answer
 
     def _asked(self, request: Request) -> Answer:
         process = self._process
-        if process is None or process.poll() is not None:
+        if process is not None and process.poll() is not None:
+            self._end_process()
+            process = None
+        if process is None:
             process = self._process = subprocess.Popen(
                 # -P: nothing is imported from the working directory.
                 [sys.executable, "-P", "-m", "pgsweep.serve.forecast"],
@@ -238,27 +280,69 @@ class Forecasts:
         assert process.stdout is not None
         process.stdin.write(msgspec.json.encode(request) + b"\n")
         process.stdin.flush()
-        limit = threading.Timer(self._longest_seconds, process.kill)
+        limit = threading.Timer(self._longest_seconds, process.send_signal, [signal.SIGALRM])
         limit.start()
         try:
             return msgspec.json.decode(process.stdout.readline(), type=Answer)
         finally:
             limit.cancel()
 
-    def _end_process(self) -> int | None:
-        """End the process that predicts; return its exit code if it had ended by itself."""
+    def _end_process(self) -> tuple[int | None, float]:
+        """End the process that predicts.
+
+        Returns:
+            Its exit code if it had ended by itself, and the seconds of a processor that no answer has named.
+        """
         process, self._process = self._process, None
-        code = None
-        if process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                code = process.wait(0.5)  # its pipe is closed before it has ended
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with suppress(OSError):
-                        pipe.close()
-        return code
+        if process is None:
+            return None, 0.0
+        code, before = None, _children_seconds()
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(0.5)  # its pipe is closed before it has ended
+        process.kill()
+        process.wait()
+        taken = max(0.0, _children_seconds() - before - self._reported)
+        self._reported = 0.0
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        return code, taken
+
+
+class Seen(NamedTuple):
+    """How much evidence there was.
+
+    Attributes:
+        piece: name of the newest piece.
+        at: when something was last written to it, in seconds since 1970.
+    """
+
+    piece: str
+    at: float
+
+
+def _answered_by(answer: Answer, turn: Turn) -> list[Turn]:
+    """Return a turn, and those of other windows that have the same evidence: all that there is."""
+    covered = answer.covered_seconds if answer.failed is None and turn.window != VERIFYING else 0.0
+    others = (window for window in WINDOWS if window != turn.window)
+    whole = [Turn(turn.key, window) for window in others if 0 < covered < window - _SLACK_SECONDS]
+    return [turn, *whole] if covered < turn.window - _SLACK_SECONDS else [turn]
+
+
+def _seen(piece: Path) -> Seen | None:
+    """Return what there is of the newest piece; None where it has just been removed."""
+    try:
+        # A part is renamed into the folder of its table, which changes that folder.
+        return Seen(piece.name, max(path.stat().st_mtime for path in [piece, *piece.iterdir()]))
+    except OSError:
+        return None
+
+
+def _children_seconds() -> float:
+    """Return the processor time of all children that have ended, of which there are few others."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _pause(usual_seconds: float, covered_seconds: float) -> float:
@@ -276,17 +360,21 @@ def predict_pieces(pieces: Sequence[Path], window_seconds: float, *, advise: boo
     """
     from pgsweep.advice.gather import advise_window
     from pgsweep.evidence.joined import JoinedEvidence
-    from pgsweep.sizing.predict import predict_window
+    from pgsweep.sizing.predict import WindowModel
 
     covered = 0.0
     try:
         joined = JoinedEvidence.of(pieces, window_seconds)
         covered = joined.meta.seconds
-        result = predict_window(joined)
+        if covered < _FIRST_SECONDS:
+            return _too_early(covered)
+        window = WindowModel(joined)
+        # What comes from disk is simulated for the advice alone: that takes a quarter of the time of a curve.
+        result = window.judge().record()
         if covered < _EARLY_SECONDS and result.verdict.level == "refused":
             return _too_early(covered)
         advice, size = (
-            advise_window(joined, pieces[-1].name, least=covered >= _LEAST_SECONDS)
+            advise_window(window, pieces[-1].name, least=covered >= _LEAST_SECONDS)
             if advise
             else (None, None)
         )
@@ -325,11 +413,15 @@ def _serve_requests() -> None:
     limit_arenas(_ARENAS)
     # What libraries may print must not get between the answers.
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    named = 0.0
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=Request)
-        begin = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, request.most_seconds)
         answer = _answered(request)
-        answer = msgspec.structs.replace(answer, processor_seconds=time.process_time() - begin)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        taken = time.process_time()
+        answer = msgspec.structs.replace(answer, processor_seconds=taken - named)
+        named = taken
         answers.write(msgspec.json.encode(answer) + b"\n")
         answers.flush()
         del answer

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pgsweep.sizing.sizes import SizesAsked
     from pgsweep.sizing.what_if.grammar import Asked
 
-__all__ = ["predict", "predict_window"]
+__all__ = ["WindowModel", "predict"]
 
 _REPLAY_SECONDS: Final = 2e-6
 """For an access, at seven sizes, on one processor (benchmarks/answers); only to say how long it takes."""
@@ -186,47 +186,52 @@ def _predicted(
     return model.at(sizes_blocks, any_size=any_size)
 
 
-def judge_window(
-    evidence: JoinedEvidence, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0
-) -> Prediction:
-    """Return the curve of a window, as `judge` does of evidence."""
-    from pgsweep.sizing.observed import Observation
-    from pgsweep.sizing.parallel import check_threads
-    from pgsweep.sizing.sizes import SizesAsked
-    from pgsweep.sizing.snapshots.model import snapshot_model
-
-    check_threads()
-    sizes = SizesAsked.of(sizes_bytes).or_around(evidence.meta.shared_buffers_blocks)
-    return snapshot_model(Observation(evidence), seed=seed).at(sizes, any_size=sizes_bytes is None)
-
-
-def predict_window(
-    evidence: JoinedEvidence,
-    *,
-    sizes_bytes: Sequence[int] | None = None,
-    memory_sizes_bytes: list[int] | None = None,
-    seed: int = 0,
-) -> PredictResult:
-    """Predict from a window over recordings of snapshots.
+class WindowModel:
+    """The load in a window over recordings of snapshots, fitted once for all that is asked of it.
 
     Args:
         evidence: the window.
-        sizes_bytes: sizes to predict; without, an eighth to eight times today's.
-        memory_sizes_bytes: those at which disk reads are predicted, where the evidence says how much memory
-            there is; all by default.
         seed: as for `predict`.
 
     Raises:
         EvidenceError: it holds no access.
     """
-    from pgsweep.sizing.forecast import forecast
-    from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 
-    prediction = judge_window(evidence, sizes_bytes=sizes_bytes, seed=seed)
-    if MemoryFacts.of(evidence.meta) is None:
-        # Nobody can name it with --ram here.
-        return prediction.record()
-    return forecast(prediction, sizes_bytes=memory_sizes_bytes, seed=seed)
+    def __init__(self, evidence: JoinedEvidence, *, seed: int = 0) -> None:
+        from pgsweep.sizing.observed import Observation
+        from pgsweep.sizing.parallel import check_threads
+        from pgsweep.sizing.snapshots.model import snapshot_model
+
+        check_threads()
+        self.evidence = evidence
+        self.seed = seed
+        self._model = snapshot_model(Observation(evidence), seed=seed)
+
+    def judge(self, sizes_bytes: Sequence[int] | None = None) -> Prediction:
+        """Return the curve, as `judge` does of evidence."""
+        from pgsweep.sizing.sizes import SizesAsked
+
+        sizes = SizesAsked.of(sizes_bytes).or_around(self.evidence.meta.shared_buffers_blocks)
+        return self._model.at(sizes, any_size=sizes_bytes is None)
+
+    def predict(
+        self, sizes_bytes: Sequence[int] | None = None, memory_sizes_bytes: list[int] | None = None
+    ) -> PredictResult:
+        """Predict.
+
+        Args:
+            sizes_bytes: sizes to predict; without, an eighth to eight times today's.
+            memory_sizes_bytes: those at which disk reads are predicted, where the evidence says how much
+                memory there is; all by default.
+        """
+        from pgsweep.sizing.forecast import forecast
+        from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
+
+        prediction = self.judge(sizes_bytes)
+        if MemoryFacts.of(self.evidence.meta) is None:
+            # Nobody can name it with --ram here.
+            return prediction.record()
+        return forecast(prediction, sizes_bytes=memory_sizes_bytes, seed=self.seed)
 
 
 def _from_foreign_trace(

