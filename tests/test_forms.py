@@ -1,6 +1,7 @@
 """Advice in each form: read by what reads it where it is applied, and by a server that starts with it.
 
-The schemas are in tests/forms/schemas.json, which says what they were read from.
+The schemas are in tests/forms: derived.json, which tools/form_schemas.py derives from those of the operators,
+and schemas.json for the forms that have none. Patroni itself reads its form in tests/places/test_patroni.py.
 """
 
 from __future__ import annotations
@@ -24,55 +25,28 @@ from pgsweep.cli import advise as cli
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.manager import MANAGERS
 from pgsweep.pg.provider import PROVIDERS
-from pgsweep.records.advice import AdviceResult, AdvisedSetting
+from pgsweep.records.advice import AdviceResult
 from pgsweep.records.place import Kind, Place, PlaceMemory
 from pgsweep.ui.forms import FORMS, patch
-from tests.fix_advice import GB, MB, advised, growing, pages, situation
+from tests.fix_advice import GB, MB, advised, pages, situation
 from tests.fix_cli import run
+from tests.fix_forms import PAGES, SHOWN, WANTED, wanted
 
 yaml = pytest.importorskip("yaml")
-SCHEMAS = json.loads((Path(__file__).parent / "forms" / "schemas.json").read_text())
-WANTED = {"shared_buffers": "48MB", "effective_cache_size": "96MB", "max_connections": "37"}
-SHOWN = {"shared_buffers": "6144", "effective_cache_size": "12288", "max_connections": "37"}
-"""The same in the unit of pg_settings."""
-PAGES = 2101
-
-
-def wanted(place: Place | None = None) -> AdviceResult:
-    """Return advice that sets each of `WANTED`, leaves one setting, and gives huge pages and memory."""
-    result = advised(growing())
-    settings = [_set(result, name, value) for name, value in WANTED.items()]
-    settings.append(next(one for one in result.settings if one.name == "warm-up"))
-    reserved = AdvisedSetting(
-        name="vm.nr_hugepages",
-        where="kernel",
-        today="0",
-        value=str(PAGES + 7),
-        action="set",
-        kind="predicted",
-        reason='page tables take 1 GB; "quoted": {braces} # and\nmore',
-        takes_effect="restart",
-        undo="sudo sysctl -w vm.nr_hugepages=0",
-    )
-    found = msgspec.structs.replace(pages(saved=GB), huge_pages_needed=PAGES)
-    known = msgspec.structs.replace(result, settings=[*settings, reserved])
-    resources = resources_of(
-        situation({GB: 0.2}, {GB: 9_000.0}, huge_pages=found), known.settings, place or Place(kind="pod")
-    )
-    return msgspec.structs.replace(known, resources=resources, place=place)
-
-
-def _set(result: AdviceResult, name: str, value: str) -> AdvisedSetting:
-    one = next(one for one in result.settings if one.name == name)
-    effect = "reload" if name == "effective_cache_size" else "restart"
-    return msgspec.structs.replace(one, action="set", value=value, takes_effect=effect)
+SCHEMAS, DERIVED = [
+    json.loads((Path(__file__).parent / "forms" / name).read_text())
+    for name in ("schemas.json", "derived.json")
+]
 
 
 def documents(form: str, result: AdviceResult | None = None) -> list[Any]:
-    """Return what a YAML reader finds, each document valid by the schema of the form."""
-    found = list(yaml.safe_load_all(patch(result or wanted(), form)))
-    schema = {**SCHEMAS[form], "definitions": SCHEMAS["definitions"], "patroni": SCHEMAS["patroni"]}
-    for document in found:
+    """Return what a YAML reader finds, each document valid by its schema once names are filled in."""
+    text = patch(result or wanted(), form)
+    for name in ("CLUSTER", "INSTANCE", "CONFIG", "PROFILE"):
+        text = text.replace(f"name: {name}", f"name: {name.lower()}")
+    found = list(yaml.safe_load_all(text))
+    own = {**SCHEMAS.get(form, {}), "definitions": SCHEMAS["definitions"]}
+    for document, schema in zip(found, DERIVED.get(form, [own]), strict=result is None):
         jsonschema.Draft7Validator(schema).validate(document)
     return found
 
@@ -155,12 +129,32 @@ def test_parameters_of_operators_and_of_patroni_are_texts() -> None:
     assert documents("cnpg")[0]["spec"]["postgresql"]["parameters"] == WANTED
     assert documents("cnpg")[0]["spec"]["ephemeralVolumesSizeLimit"] == {"shm": "64Mi"}
     assert documents("zalando")[0]["spec"]["postgresql"]["parameters"] == WANTED
+    # PGO hands it to Patroni as it is.
     dynamic = documents("pgo")[0]["spec"]["patroni"]["dynamicConfiguration"]
-    assert dynamic["postgresql"]["parameters"] == WANTED
-    assert documents("patroni")[0]["postgresql"]["parameters"] == WANTED
+    assert dynamic == {"postgresql": {"parameters": WANTED}} == yaml.safe_load(patch(wanted(), "patroni"))
     config, profile = documents("stackgres")
     assert config["spec"]["postgresql.conf"] == WANTED
     assert profile["kind"] == "SGInstanceProfile"
+
+
+def test_schemas_refuse_fields_that_operators_do_not_know() -> None:
+    """They are those of the operators, so the names that a patch leaves to be filled in are refused too."""
+    for form, schemas in DERIVED.items():
+        if form == "$comment":
+            continue
+        [document, *_] = documents(form)
+        document["spec" if "spec" in document else "services"]["sharedBuffers"] = "1GB"
+        assert not jsonschema.Draft7Validator(schemas[0]).is_valid(document), form
+    unnamed = yaml.safe_load(patch(wanted(), "pgo"))
+    assert not jsonschema.Draft7Validator(DERIVED["pgo"][0]).is_valid(unnamed)
+
+
+def test_cloudnativepg_has_the_memory_for_its_pool() -> None:
+    """Its webhook adds what is requested of memory and of huge pages (cluster_webhook.go)."""
+    spec = documents("cnpg")[0]["spec"]
+    requested = sum(int(one.removesuffix("Mi")) for one in spec["resources"]["requests"].values())
+    pool = spec["postgresql"]["parameters"]["shared_buffers"]
+    assert pool.endswith("MB") and int(pool.removesuffix("MB")) <= requested == 16 * 1024
 
 
 def test_a_patch_holds_no_resources_that_are_not_known() -> None:
@@ -220,6 +214,50 @@ def test_a_server_takes_the_command_line_of_compose(cluster: Cluster) -> None:
         assert (code, said.strip().splitlines()[-1]) == (0, value)
 
 
+@pytest.mark.parametrize("form", ["cnpg", "zalando"])
+def test_kubectl_merges_the_patch(form: str, tmp_path: Path) -> None:
+    """The command that the patch names, on a manifest in a file: it keeps what the patch does not set."""
+    if (kubectl := shutil.which("kubectl")) is None:
+        pytest.skip("the program kubectl is not installed")
+    [document] = documents(form)
+    whole = {**document, "spec": {"instances": 3, "postgresql": {"parameters": {"work_mem": "8MB"}}}}
+    for name, text in (("manifest.yaml", yaml.safe_dump(whole)), ("patch.yaml", patch(wanted(), form))):
+        (tmp_path / name).write_text(text.replace("name: CLUSTER", "name: cluster"))
+    argv = [kubectl, "patch", "--local", "-f", "manifest.yaml", "--type", "merge", "-o", "yaml"]
+    argv += ["--patch-file", "patch.yaml"]
+    env = {"PATH": "", "HOME": str(tmp_path)}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    merged = yaml.safe_load(done.stdout)["spec"]
+    assert merged.pop("instances") == 3
+    assert merged["postgresql"]["parameters"] == {**WANTED, "work_mem": "8MB"}
+    merged["postgresql"]["parameters"] = WANTED
+    assert merged == document["spec"]
+
+
+def test_docker_reads_the_compose_file(tmp_path: Path) -> None:
+    """Its own reader, without a daemon: it says what it has understood, in bytes."""
+    if (docker := shutil.which("docker")) is None:
+        pytest.skip("the program docker is not installed")
+    files = {
+        "compose.yaml": "services: {postgres: {image: postgres, shm_size: 1gb}}",
+        "patch.yaml": patch(wanted(), "compose"),
+        "wrong.yaml": patch(wanted(), "compose").replace("shm_size", "shm"),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    for name, good in (("patch.yaml", True), ("wrong.yaml", False)):
+        argv = [docker, "stack", "config", "-c", "compose.yaml", "-c", name]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
+        if "unknown" in done.stderr:
+            pytest.skip(f"this docker has no such command: {done.stderr}")
+        assert (done.returncode == 0) is good, done.stderr
+        if good:
+            service = yaml.safe_load(done.stdout)["services"]["postgres"]
+            assert service["deploy"]["resources"]["limits"]["memory"] == str((16 * 1024 - PAGES * 2) * MB)
+            assert service["shm_size"] == "64m" and len(service["command"]) == 1 + 2 * len(WANTED)
+
+
 def _words(text: str) -> list[list[str]]:
     """Return the commands of a script as a shell reads it.
 
@@ -233,16 +271,25 @@ def _words(text: str) -> list[list[str]]:
     return [line.rstrip("\0").split("\0") for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(("form", "of"), [("rds", ""), ("aurora", "cluster-")])
-def test_parameter_groups_take_numbers_in_the_units_of_the_server(form: str, of: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "of", "operation"),
+    [("rds", "", "ModifyDBParameterGroup"), ("aurora", "cluster-", "ModifyDBClusterParameterGroup")],
+)
+def test_parameter_groups_take_numbers_in_the_units_of_the_server(form: str, of: str, operation: str) -> None:
+    """Amazon's own library checks the parameters by its model of the service, without a connection."""
+    botocore = pytest.importorskip("botocore.session")
+    validate = pytest.importorskip("botocore.validate")
+    service = botocore.Session().get_service_model("rds")
+    given = service.operation_model(operation).input_shape.members["Parameters"]
     [command] = _words(patch(wanted(), form))
     assert command[:3] == ["aws", "rds", f"modify-db-{of}parameter-group"]
     assert command[3] == f"--db-{of}parameter-group-name"
-    found = {}
-    for word in command[command.index("--parameters") + 1 :]:
-        parameter = dict(part.split("=", 1) for part in word.split(","))
-        jsonschema.validate(parameter, SCHEMAS["parameter"])
-        found[parameter["ParameterName"]] = (parameter["ParameterValue"], parameter["ApplyMethod"])
+    words = command[command.index("--parameters") + 1 :]
+    parameters = [dict(part.split("=", 1) for part in word.split(",")) for word in words]
+    assert not validate.ParamValidator().validate(parameters, given).has_errors()
+    methods = given.member.members["ApplyMethod"].enum
+    assert {one["ApplyMethod"] for one in parameters} <= set(methods)
+    found = {one["ParameterName"]: (one["ParameterValue"], one["ApplyMethod"]) for one in parameters}
     expected = {name: (value, "pending-reboot") for name, value in SHOWN.items()}
     expected["effective_cache_size"] = (SHOWN["effective_cache_size"], "immediate")
     if form == "aurora":

@@ -17,6 +17,7 @@ from pgsweep.host.perils import perils_of
 from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
 from pgsweep.pg.administrator import Administrator, session_options
+from pgsweep.pg.alter_system import refuse_kept_elsewhere
 from pgsweep.pg.catalog import (
     BUFFERCACHE_OBJECTS,
     Server,
@@ -364,6 +365,10 @@ class _ServerChecks:
         if self._session.hosted:
             why += "; set it where the provider keeps the server's parameters"
             return _server(name, False, why, None, needed_for)
+        try:
+            refuse_kept_elsewhere(self._connection, {name: "on"})
+        except MissingAbility as elsewhere:
+            return _server(name, False, f"{why}; {elsewhere.message}: {elsewhere.hint}", None, needed_for)
         command = self._psql(f"ALTER SYSTEM SET {name} = on", "SELECT pg_reload_conf()", here=True)
         return _server(name, False, why, command, needed_for)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -125,42 +123,6 @@ def test_the_parent_is_patroni(own: Cluster, tmp_path: Path) -> None:
     with open_folder() as folder, started_with(own, by=program(folder, "another")):
         apply(own.conninfo(), {"effective_cache_size": "3GB"})
     assert show(own, "effective_cache_size") == "3GB"
-
-
-_REST = """#!{python}
-import http.server, json, subprocess, sys, threading
-class Api(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        about = {{"scope": "{scope}", "name": "m1", "version": "4.1.5"}}
-        text = json.dumps({{"state": "running", "role": "primary", "patroni": about}}).encode()
-        self.send_response(200 if self.path == "/patroni" else 404)
-        self.end_headers()
-        self.wfile.write(text)
-    def log_message(self, *words):
-        pass
-server = http.server.HTTPServer(("{address}", 0), Api)
-threading.Thread(target=server.serve_forever, daemon=True).start()
-sys.exit(subprocess.run(sys.argv[1:]).returncode)
-"""
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", ""])
-def test_patroni_is_asked_for_the_name_of_its_cluster(own: Cluster, tmp_path: Path, address: str) -> None:
-    """A small server of HTTP answers as the REST API does; the name that it gives is in the command."""
-    interpreter = shutil.which("python3", path="/usr/bin:/bin")
-    if interpreter is None:
-        pytest.skip("the server's user has no Python here")
-    # Tests that run at the same time have clusters of their own.
-    cluster = f"shop-{os.getpid()}"
-    for scope, known in ((cluster, True), (f"{cluster}-2", False)):
-        with open_folder() as folder:
-            api = program(folder, "patroni")
-            api.write_text(_REST.format(python=interpreter, scope=scope, address=address))
-            with started_with(own, f"--cluster_name={cluster}", by=api):
-                said = refused(own, tmp_path)
-        command = f"patronictl edit-config {cluster} --pg effective_cache_size=3GB"
-        assert (command in (said.hint or "")) == known, said.hint
-        assert (f"this is m1, primary of the cluster {cluster}" in (said.cause or "")) == known, said.cause
 
 
 def test_an_answer_that_comes_by_drips_is_left() -> None:

@@ -6,9 +6,11 @@ which changes nothing, without a name or a password, within a second.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -99,20 +101,33 @@ def _is_patroni(entry: Path) -> bool:
 
 
 def _listening(entry: Path) -> list[tuple[str, int]]:
-    """Return the IPv4 addresses at which a process listens; the loopback for all addresses."""
+    """Return the addresses at which a process listens; the loopback for all of them.
+
+    Where Patroni is told to listen everywhere, it is one socket of IPv6 that takes both; the
+    loopback of IPv4 is there where IPv6 is disabled too.
+    """
     inodes = set()
     for file in (entry / "fd").iterdir():
         with suppress(OSError):
             inodes.add(str(file.readlink()).removeprefix("socket:[").removesuffix("]"))
     found = []
-    for line in lines_of(read_kernel_text(entry / "net/tcp"))[1:]:
-        words = line.split()
-        if words[3] == _LISTENING and words[9] in inodes:
-            address, _, port = words[1].partition(":")
-            # The kernel shows the address as a number of the machine's byte order.
-            host = socket.inet_ntoa(int(address, 16).to_bytes(4, "little"))
-            found.append(("127.0.0.1" if host == "0.0.0.0" else host, int(port, 16)))  # noqa: S104 (compared)
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):  # a kernel may have no IPv6
+            for line in lines_of(read_kernel_text(entry / "net" / name))[1:]:
+                words = line.split()
+                if words[3] == _LISTENING and words[9] in inodes:
+                    address, _, port = words[1].partition(":")
+                    found.append((_address(address), int(port, 16)))
     return found
+
+
+def _address(shown: str) -> str:
+    """Return an address that the kernel shows as numbers of 32 bits, each in the machine's byte order."""
+    words = (int(shown[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(shown), 8))
+    address = ipaddress.ip_address(b"".join(words))
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return "127.0.0.1" if address.is_unspecified else str(address)
 
 
 def _asked(host: str, port: int) -> PatroniMember:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -70,10 +70,31 @@ def check_allowed(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
             cause="ALTER SYSTEM, and seeing what it has set before, needs a superuser",
             hint="connect as one: -U postgres, or paste the lines of --format alter-system",
         )
-    pid = None if wanted is None else search(*read_postmaster(connection)).pid
-    sources = read_sources(connection, list(wanted or {}))
-    manager = None if wanted is None else find_manager(sources, pid)
-    if manager is not None and wanted:
+    if wanted:
+        refuse_kept_elsewhere(connection, wanted)
+    if not allowed:
+        hint = "put the lines of --format postgresql.conf where they are managed"
+        raise MissingAbility(_DISABLED, cause=_OUTSIDE, hint=hint)
+
+
+_DISABLED: Final = "ALTER SYSTEM is disabled on this server (allow_alter_system is off)"
+_OUTSIDE: Final = "its settings are managed from outside"
+
+
+def refuse_kept_elsewhere(connection: psycopg.Connection[Any], wanted: Mapping[str, str]) -> None:
+    """Refuse a server on which ALTER SYSTEM, by whichever role, would fail, have no effect or not last.
+
+    Args:
+        connection: a session on it.
+        wanted: values by name; not empty.
+
+    Raises:
+        MissingAbility: something else keeps its settings; the hint is where they are changed.
+    """
+    pid = search(*read_postmaster(connection)).pid
+    sources = read_sources(connection, list(wanted))
+    manager = find_manager(sources, pid)
+    if manager is not None:
         raise MissingAbility(
             f"{manager.name} keeps the settings of this server: what ALTER SYSTEM writes would be "
             "overwritten, or "
@@ -81,18 +102,11 @@ def check_allowed(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
             cause=manager.because,
             hint=f"set it {manager.settings(wanted)}",
         )
-    if not allowed:
-        lines = ", ".join(f"{name} = '{value}'" for name, value in (wanted or {}).items())
-        raise MissingAbility(
-            "ALTER SYSTEM is disabled on this server (allow_alter_system is off)",
-            cause="its settings are managed from outside",
-            hint=f"set it where they are managed: {lines}"
-            if lines
-            else "put the lines of --format postgresql.conf where they are managed",
-        )
-    if wanted:
-        _refuse_without_effect(sources, wanted)
-        _refuse_read_only(sources, pid)
+    if "allow_alter_system" in sources and sources["allow_alter_system"].value == "off":
+        lines = ", ".join(f"{name} = '{value}'" for name, value in wanted.items())
+        raise MissingAbility(_DISABLED, cause=_OUTSIDE, hint=f"set it where they are managed: {lines}")
+    _refuse_without_effect(sources, wanted)
+    _refuse_read_only(sources, pid)
 
 
 def _refuse_without_effect(sources: Mapping[str, Source], wanted: Mapping[str, str]) -> None:

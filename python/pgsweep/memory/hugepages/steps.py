@@ -29,9 +29,8 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
     if place is not None and place.provider is not None:
         return []  # its host is the provider's, who sets the pages aside and huge_pages too
     if around.impossible:
-        return _first(
-            "setting", "ALTER SYSTEM SET shared_memory_type = mmap", "in the server, then restart it"
-        )
+        changed = _setting(place, "shared_memory_type", "mmap")
+        return _first(changed.what, changed.text, "then restart the server")
     if result.limit_binds:
         unit = f"hugepages-{huge_page_word(page_bytes)}i"
         size = needed * page_bytes
