@@ -131,6 +131,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         transactions_per_second: of all its clients together.
         parallel_workers: max_parallel_workers_per_gather of its sessions.
         simple: statements go as text (what cannot be prepared needs that).
+        reconnects: each transaction has a connection of its own.
     """
 
     name: str
@@ -139,6 +140,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scripts: tuple[Script, ...]
     parallel_workers: int = 0
     simple: bool = False
+    reconnects: bool = False
 
 
 class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

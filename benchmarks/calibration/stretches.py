@@ -220,6 +220,7 @@ class Life:
                     f"--define=step={self._done[number]}",
                     f"--define=gap={gap_ms}",
                     *rate,
+                    *(["--connect"] if stream.reconnects else []),
                     *scripts,
                     self._cluster.conninfo(DATABASE),
                 ],

@@ -26,7 +26,7 @@ import numpy as np
 import psycopg
 
 from benchmarks.calibration.bench import BINDIRS, line, parse_lines
-from benchmarks.calibration.cases import Lengths, read_case, run_case
+from benchmarks.calibration.cases import Case, Lengths, read_case, run_case
 from benchmarks.calibration.evaluate import Outcome, Point, evaluate
 from benchmarks.jobs.loads import LOADS
 from pgsweep.errors import PgsweepError
@@ -79,7 +79,17 @@ def run(loads: Sequence[str], version: str, folder: Path) -> None:
         except (PgsweepError, psycopg.Error) as error:
             print(f"{kept.name} failed: {error} ({getattr(error, 'cause', None)})", file=sys.stderr)
             continue
-        print(f"{kept.name}: {case.seconds}, pace {case.pace}", file=sys.stderr, flush=True)
+        late = round(lateness(case), 2)
+        print(f"{kept.name}: {case.seconds}, pace {case.pace}, late {late}", file=sys.stderr, flush=True)
+
+
+def lateness(case: Case) -> float:
+    """Return by how much of its nominal length the slowest counted stretch was late, at any size.
+
+    A stretch is a number of transactions at a rate; on a machine too busy for that rate it takes longer.
+    """
+    stretches = [one for size in (*case.truth, case.observed) for one in size.stretches]
+    return max(one.seconds for one in stretches) / case.lengths.stretch_seconds - 1.0
 
 
 def judged(path: Path) -> list[Outcome]:
