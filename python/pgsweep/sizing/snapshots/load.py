@@ -46,6 +46,7 @@ class Flow:
         scans: full sequential scans.
         scanned_blocks: size of the relation that they scan.
         participants: processes that take part in a scan, each with a ring of its own.
+        vacuumed: blocks that VACUUM visits, at most.
     """
 
     misses: float
@@ -54,6 +55,7 @@ class Flow:
     scans: float = 0.0
     scanned_blocks: float = 0.0
     participants: float = 1.0
+    vacuumed: float = 0.0
 
     @property
     def scan_accesses(self) -> float:
@@ -257,6 +259,7 @@ def _flow(group: Group, relations: Table, totals: Totals, server: Server) -> Flo
         participants=max(float(totals.relation_scans[members[0]]) * blocks / scanned, 1.0)
         if scanned > 0
         else 1.0,
+        vacuumed=float(totals.relation_vacuumed_blocks[members].sum()) * rate,
     )
 
 
