@@ -95,21 +95,21 @@ def lateness(case: Case) -> float:
 def judged(path: Path) -> list[Outcome]:
     """Return the outcome of each source of a kept case, each point with the noise of its own truth.
 
-    The noise is the standard error of a ratio by the stretches that were counted at that size.
+    The truth at a size has the transactions that were recorded. So its noise is that of the same ones run
+    twice, as at today's size, and no more than by what stretches of other transactions differ at that size.
     """
-    noise = {}
+    most = {}
     case = read_case(path.parent)
     for truth in case.truth:
         ratios = np.array([one.misses / max(one.accesses, 1) for one in truth.stretches])
         factor = round(truth.blocks / case.specification.observed_blocks, 4)
-        noise[factor] = round(float(ratios.std(ddof=1) / np.sqrt(len(ratios))), 6)
+        most[factor] = round(float(ratios.std(ddof=1) / np.sqrt(len(ratios))), 6)
+
+    def with_noise(point: Point) -> Point:
+        return msgspec.structs.replace(point, truth_noise=min(point.truth_noise, most[point.factor]))
+
     return [
-        msgspec.structs.replace(
-            outcome,
-            points=tuple(
-                msgspec.structs.replace(point, truth_noise=noise[point.factor]) for point in outcome.points
-            ),
-        )
+        msgspec.structs.replace(outcome, points=tuple(map(with_noise, outcome.points)))
         for outcome in evaluate(path.parent)
     ]
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from benchmarks.calibration.specification import Script, Specification, Stream
 
 _BLOCKS_16MB = 2048
@@ -310,6 +312,33 @@ def churn() -> Specification:
     return _spec(13, "churn", _items(rows, 100), (stream,))
 
 
+def standby() -> Specification:
+    """Zipf's reads on a standby that replays the updates of its primary."""
+    rows = 600_000
+    read = _zipf(rows) + "SELECT val, filler FROM items WHERE id = :k;"
+    write = _zipf(rows, 1.05, 9) + "UPDATE items SET n = n + 1 WHERE id = :k;"
+    streams = (
+        Stream(name="reads", clients=3, transactions_per_second=500, scripts=(Script(text=read),)),
+        Stream(
+            name="writes",
+            clients=1,
+            transactions_per_second=60,
+            scripts=(Script(text=write),),
+            on_primary=True,
+        ),
+    )
+    # No query is cancelled for what the primary vacuums.
+    settings = {
+        "wal_level": "replica",
+        "max_wal_senders": "10",
+        "wal_keep_size": "1GB",
+        "hot_standby_feedback": "on",
+        "max_standby_streaming_delay": "-1",
+    }
+    found = _spec(14, "standby", _items(rows, 100), streams)
+    return msgspec.structs.replace(found, settings=found.settings | settings, standby=True)
+
+
 LOADS: dict[str, Callable[[], Specification]] = {
     "queue": queue,
     "ranges": ranges,
@@ -324,5 +353,6 @@ LOADS: dict[str, Callable[[], Specification]] = {
     "latest": latest,
     "maintenance": maintenance,
     "churn": churn,
+    "standby": standby,
 }
 """By name."""
