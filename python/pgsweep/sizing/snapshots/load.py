@@ -151,6 +151,17 @@ class Load:
         return misses / self.totals.seconds / counted if counted > 0 else 0.0
 
     @property
+    def replayed_misses(self) -> float:
+        """Return the misses per second of the process that replays WAL on a standby.
+
+        The server counts them nowhere, but the buffers that they take (buffers_alloc) it counts.
+        """
+        totals = self.totals
+        if self.server.settings.get("in_hot_standby") != "on" or totals.allocations <= 0:
+            return 0.0
+        return max(totals.allocations - totals.misses / max(totals.seconds, 1e-9), 0.0)
+
+    @property
     def loads_per_second(self) -> float:
         """Sampled pages that are loaded into buffers that the clock hand gave.
 

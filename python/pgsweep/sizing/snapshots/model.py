@@ -202,4 +202,5 @@ class SnapshotModel:
             ordered=ordered_share(load, fit.pass_seconds),
             late=load.weighted_by_misses(late),
             unexplained=unexplained_misses(self.curves),
+            replayed=load.replayed_misses / max(load.totals.allocations, 1e-9),
         )
