@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -78,6 +79,22 @@ def test_rates_are_capped_by_what_the_server_counted() -> None:
     # What the counters of pages do show is not cut: the slow pages stay as they are.
     slow = GRID < 1
     assert cap_to_counters(batches, 0.0).pages[slow].tolist() == batches.pages[slow].tolist()
+
+
+@pytest.mark.parametrize("vacuumed", [400.0, 4000.0])
+def test_vacuum_misses_what_the_rates_leave_of_the_misses(vacuumed: float) -> None:
+    """It reads through a ring, so in a pool of any size it misses the pages that visits do not keep there."""
+    cold = group(100_000, 0.05)
+    own, away = misses_per_second(cold, 1.0), absent(cold, 1.0)
+    flow = Flow(misses=own + 400.0 * away, vacuumed=vacuumed)
+    curve = Curve([cold], PASS_SECONDS, pool_of(round(cold.resident()), [flow]))
+    assert curve.expected_misses([cold.pages]) == [pytest.approx(flow.misses, rel=0.01)]
+    every = round(100_000 * (1 - absent(cold, 20.0)))
+    expected = misses_per_second(cold, 20.0) + 400.0 * absent(cold, 20.0)
+    assert curve.miss_rates([cold.pages], [every])[0] == pytest.approx(expected, rel=0.02)
+    nothing_left = replace(flow, misses=own)
+    curve = Curve([cold], PASS_SECONDS, pool_of(round(cold.resident()), [nothing_left]))
+    assert curve.expected_misses([cold.pages]) == [pytest.approx(own, rel=0.01)]
 
 
 TABLE_BLOCKS = 3000

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.traces.accesses import Trace
+from pgsweep.sizing.traces.accesses import MISS, PoolState, Trace
 from pgsweep.sizing.traces.curve import TraceCurve
 from pgsweep.sizing.traces.foreign import replay_cold
 from pgsweep.sizing.traces.shared_replays import ReplayPlan
@@ -53,6 +55,57 @@ def test_ten_seconds_predict_a_pool_that_turns_over_in_minutes(exponent: float) 
     assert found.usable
     assert found.miss_ratio == pytest.approx(measured, abs=0.006)
     assert np.all(found.low <= found.miss_ratio) and np.all(found.miss_ratio <= found.high)
+
+
+POOL, BEGIN = 1_000, 400_000
+
+
+def latest() -> tuple[np.ndarray, Trace]:
+    """Return accesses to the newest pages most, one new page for each 60, and a trace from a row on."""
+    newest = np.arange(BEGIN + 100_000) // 60 + 6_000
+    age = np.random.default_rng(3).exponential(400, len(newest)).astype(np.int64)
+    pages = np.maximum(newest - age, 0).astype(np.uint32)
+    before = _native.replay_outcomes(pages[:BEGIN], POOL, _native.Rules(18))
+    known, dense = np.unique(pages[BEGIN:], return_inverse=True)
+    held = before["buffer_pages"].astype(np.int64)
+    number = {page: at for at, page in enumerate([*known.tolist(), *np.setdiff1d(held, known).tolist()])}
+    trace = from_ids(dense.astype(np.uint32), np.arange(len(dense)) / ACCESSES_PER_SECOND)
+    return pages, replace(
+        trace,
+        page_group=np.zeros(len(number), np.int64),
+        group_pages=np.array([float(newest[-1] + 1)]),
+        new_page=np.append(known > newest[BEGIN - 1], np.zeros(len(number) - len(known), bool)),
+        missed=_native.replay_outcomes(pages, POOL, _native.Rules(18))["outcomes"][BEGIN:] == MISS,
+        start=PoolState(
+            pages=np.array([number[page] for page in held.tolist()], np.uint32),
+            usage_counts=before["buffer_usage_counts"],
+            buffers=np.arange(POOL, dtype=np.uint32),
+            hand=before["hand"] % POOL,
+        ),
+    )
+
+
+def test_what_the_pool_held_says_what_a_pool_of_another_size_holds() -> None:
+    """Pages that a load is about to leave are visited a few times only, and were there all the same."""
+    pages, trace = latest()
+    assert trace.start is not None
+    random = np.random.default_rng(1)
+    pools = WarmPools(trace, count_visits(trace), _native.Rules(18), start_blocks=POOL)
+    larger, smaller, same = (pools.draw_pages(size, random)[0] for size in (2 * POOL, POOL // 2, POOL))
+    assert np.isin(trace.start.pages, larger).all()
+    assert np.isin(smaller, trace.start.pages).all()
+    assert not np.isin(trace.start.pages, same).all(), "it is compared with what was there"
+    assert len(larger) == pytest.approx(2 * POOL, rel=0.15)
+
+    sizes = [POOL // 2, 2 * POOL, 3 * POOL]
+    windows = np.array([BEGIN, len(pages)], dtype=np.uint64)
+    truth = _native.replay(pages, sizes, _native.Rules(18), windows=windows)
+    measured = truth["misses"][:, 0] / truth["accesses"][0]
+    seen, unknown = (
+        np.abs(TraceCurve(one, server(POOL)).at(sizes).miss_ratio - measured)
+        for one in (trace, replace(trace, start=None))
+    )
+    assert np.all(seen < unknown)
 
 
 def test_accesses_close_together_are_one_visit() -> None:

@@ -19,7 +19,7 @@ from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.curve import Curve
 from pgsweep.sizing.snapshots.load import Flow, SampledPool
 from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
-from pgsweep.sizing.snapshots.scan_counts import loop_absent, scanned_blocks
+from pgsweep.sizing.snapshots.scan_counts import loop_absent, scanned_blocks, vacuumed_blocks
 from pgsweep.sizing.snapshots.totals import read_totals
 
 TABLE = {
@@ -50,6 +50,14 @@ def test_workers_of_a_parallel_scan_are_no_scans() -> None:
 def test_scans_of_a_table_never_analyzed_are_what_indexes_leave_of_its_accesses() -> None:
     unknown = {**TABLE, "tuples_per_block": np.zeros(2)}
     assert read_blocks(unknown, 13 * 1000 * 50.0, 1_500.0) == 12_500
+
+
+@pytest.mark.parametrize(("through_rings", "expected"), [(None, 3000.0), (1200.0, 1200.0), (9000.0, 3000.0)])
+def test_vacuum_visits_each_block_once_at_most(through_rings: float | None, expected: float) -> None:
+    counted = {"vacuums": np.array([3.0, 0.0]), "accesses": np.array([14_000.0, 14_000.0])}
+    assert vacuumed_blocks(TABLE, **counted, through_rings=through_rings).tolist() == [expected, 0]
+    few = counted | {"accesses": np.array([500.0, 0.0])}
+    assert vacuumed_blocks(TABLE, **few, through_rings=None).tolist() == [500, 0]
 
 
 def test_a_loop_is_all_or_nothing() -> None:

@@ -98,8 +98,20 @@ def long_ranges(random: np.random.Generator) -> list[list[int]]:
     return [[LOOP + first + k for first in row for k in range(RANGE)] for row in begins]
 
 
+PASS_LOADS = 40.0
+
+
+def by_loads(seen: Observations) -> Observations:
+    """Return what is known where the hand was lost: how many pages were loaded until each snapshot."""
+    loads = seen.hand_buffers * PASS_LOADS / seen.pool_buffers
+    return dataclasses.replace(seen, hand_buffers=np.zeros(0, np.int64), loads=loads)
+
+
 def test_long_ranges_at_random_places_are_no_loop() -> None:
-    assert ordered_pages(observed(long_ranges(np.random.default_rng(5))), np.zeros(2))[1] == 0
+    seen = observed(long_ranges(np.random.default_rng(5)))
+    assert ordered_pages(seen, np.zeros(2))[1] == 0
+    assert ordered_pages(by_loads(seen), np.zeros(2), PASS_LOADS)[1] == 0
+    assert ordered_pages(by_loads(seen), np.zeros(2), PASS_LOADS / 100)[1] > 0.5, "snapshots too far apart"
 
 
 def test_long_ranges_are_taken_for_a_loop_where_nothing_tells_them_apart() -> None:
@@ -117,6 +129,7 @@ def test_sessions_that_each_read_on_are_loops(sessions: int) -> None:
         for number in range(60)
     ]
     assert ordered_pages(observed(loop), np.zeros(2))[1] > 0.5
+    assert ordered_pages(by_loads(observed(loop)), np.zeros(2), PASS_LOADS)[1] > 0.5
 
 
 def test_one_window_among_many_snapshots_is_no_loop() -> None:

@@ -271,3 +271,17 @@ def test_half_a_recording_tells_what_a_whole_one_lacks() -> None:
         _, low, high = interval(ensemble, relative, sources)
         widths.append(high - low)
     assert (widths[1] > widths[0])[[0, 2, 3]].all()
+
+
+def test_what_a_standby_replays_may_change_otherwise_than_what_is_counted() -> None:
+    """By a half of its share of the change from today's size, and not at all at that size."""
+    relative, point = np.array([0.5, 1.0, 2.0]), np.array([0.5, 0.4, 0.2])
+    nothing = np.zeros((2, 3))
+    ensemble = Ensemble(point=point, bounds=[np.zeros(3)], halves=[], spread=nothing)
+    (_, *alone), (_, *replayed) = (
+        interval(ensemble, relative, ErrorSources(noise=0, short=0, scans=0, replayed=share))
+        for share in (0.0, 0.4)
+    )
+    more = np.sqrt((replayed[1] - point) ** 2 - (alone[1] - point) ** 2)
+    assert more == pytest.approx([0.02, 0.0, 0.04], abs=1e-9)
+    assert np.all(replayed[0] <= alone[0])

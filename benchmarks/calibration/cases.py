@@ -49,6 +49,8 @@ SOURCES = ("sql", "peek", "trace")
 _RECORDERS: dict[str, Callable[..., Any]] = {"sql": record_sql, "peek": record_peek, "trace": record_trace}
 _AT_ONCE_SECONDS = 60.0
 
+_PRIMARY_BUFFERS = "32MB"
+
 _ROOM = 1.3
 """The ageing's pool relative to the database: nothing is evicted, so that it ends with all that was used."""
 
@@ -304,13 +306,13 @@ class _Runs:
         around: Callable[[Cluster, Callable[[], tuple[Stretch, ...]]], tuple[Stretch, ...]],
     ) -> SizeTruth:
         parts, spec = self._parts, self._spec
-        cluster = self._cluster()
-        copy_data(self._source, cluster)
+        primary = self._copy(None) if spec.standby else None
+        cluster = self._copy(primary)
         cluster.settings["shared_buffers"] = f"{blocks * BLOCK_BYTES // 1024}kB"
         cluster.start()
         carried = hottest(self._content, blocks, spec.seed)
         fill_pool(cluster, blocks, carried, spec.seed, not_drawn=_scanned(spec))
-        with Life(cluster, spec) as life:
+        with Life(cluster, spec, primary) as life:
             life.skip([parts.age_seconds])
             life.run(parts.warm_seconds, hurry=parts.hurry)
             before = life.run(parts.stretch_seconds)
@@ -319,9 +321,23 @@ class _Runs:
                 lambda: tuple(life.run(parts.stretch_seconds) for _ in range(parts.stretches)),
             )
             unused = life.unused_buffers()
-        cluster.stop(immediately=True)
-        self._idle.put(cluster)
+        for one in (cluster, primary):
+            if one is not None:
+                one.stop(immediately=True)
+                self._idle.put(one)
         return SizeTruth(blocks=blocks, unused_blocks=unused, before=before, stretches=stretches)
+
+    def _copy(self, primary: Cluster | None) -> Cluster:
+        """Return a cluster with a copy of the data: a standby, stopped, or its primary, which is started."""
+        cluster = self._cluster()
+        copy_data(self._source, cluster)
+        if primary is not None:
+            cluster.settings["primary_conninfo"] = primary.conninfo()
+            (cluster.data_directory / "standby.signal").touch()
+        elif self._spec.standby:
+            cluster.settings["shared_buffers"] = _PRIMARY_BUFFERS
+            cluster.start()
+        return cluster
 
     def _cluster(self) -> Cluster:
         """Return a stopped cluster that nobody uses."""

@@ -131,6 +131,8 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         transactions_per_second: of all its clients together.
         parallel_workers: max_parallel_workers_per_gather of its sessions.
         simple: statements go as text (what cannot be prepared needs that).
+        reconnects: each transaction has a connection of its own.
+        on_primary: in a case of a standby, its primary runs them.
     """
 
     name: str
@@ -139,6 +141,8 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scripts: tuple[Script, ...]
     parallel_workers: int = 0
     simple: bool = False
+    reconnects: bool = False
+    on_primary: bool = False
 
 
 class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -151,6 +155,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         settings: of the server.
         tags: words for what is in it, to sort cases by.
         setup: statements that make tables beside `tables`.
+        standby: what is observed and measured is a standby, which streams from a primary.
     """
 
     seed: int
@@ -161,6 +166,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     settings: dict[str, str]
     tags: tuple[str, ...]
     setup: tuple[str, ...] = ()
+    standby: bool = False
 
     def sizes_blocks(self) -> tuple[int, ...]:
         """Return the sizes of the truth in blocks, ascending."""

@@ -120,10 +120,12 @@ class Life:
     Args:
         cluster: runs, with the specification's database.
         spec: what to run.
+        primary: of the cluster, where that is a standby: runs the streams that are meant for it.
     """
 
-    def __init__(self, cluster: Cluster, spec: Specification) -> None:
+    def __init__(self, cluster: Cluster, spec: Specification, primary: Cluster | None = None) -> None:
         self._cluster = cluster
+        self._primary = primary or cluster
         self._spec = spec
         self._stretches = 0
         self._done = [0] * len(spec.streams)
@@ -202,6 +204,7 @@ class Life:
             path.write_text(pgbench_script(self._spec, script, spaced=spaced))
             scripts.append(f"--file={path}@{script.weight}")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        cluster = self._primary if stream.on_primary else self._cluster
         environment |= {
             "LC_ALL": "C",
             "PGOPTIONS": f"-c max_parallel_workers_per_gather={stream.parallel_workers}",
@@ -220,8 +223,9 @@ class Life:
                     f"--define=step={self._done[number]}",
                     f"--define=gap={gap_ms}",
                     *rate,
+                    *(["--connect"] if stream.reconnects else []),
                     *scripts,
-                    self._cluster.conninfo(DATABASE),
+                    cluster.conninfo(DATABASE),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=said,

@@ -26,7 +26,7 @@ import numpy as np
 import psycopg
 
 from benchmarks.calibration.bench import BINDIRS, line, parse_lines
-from benchmarks.calibration.cases import Lengths, read_case, run_case
+from benchmarks.calibration.cases import Case, Lengths, read_case, run_case
 from benchmarks.calibration.evaluate import Outcome, Point, evaluate
 from benchmarks.jobs.loads import LOADS
 from pgsweep.errors import PgsweepError
@@ -79,27 +79,37 @@ def run(loads: Sequence[str], version: str, folder: Path) -> None:
         except (PgsweepError, psycopg.Error) as error:
             print(f"{kept.name} failed: {error} ({getattr(error, 'cause', None)})", file=sys.stderr)
             continue
-        print(f"{kept.name}: {case.seconds}, pace {case.pace}", file=sys.stderr, flush=True)
+        late = round(lateness(case), 2)
+        print(f"{kept.name}: {case.seconds}, pace {case.pace}, late {late}", file=sys.stderr, flush=True)
+
+
+def lateness(case: Case) -> float:
+    """Return by how much of its nominal length the slowest counted stretch was late, at any size.
+
+    A stretch is a number of transactions at a rate; on a machine too busy for that rate it takes longer.
+    """
+    stretches = [one for size in (*case.truth, case.observed) for one in size.stretches]
+    return max(one.seconds for one in stretches) / case.lengths.stretch_seconds - 1.0
 
 
 def judged(path: Path) -> list[Outcome]:
     """Return the outcome of each source of a kept case, each point with the noise of its own truth.
 
-    The noise is the standard error of a ratio by the stretches that were counted at that size.
+    The truth at a size has the transactions that were recorded. So its noise is that of the same ones run
+    twice, as at today's size, and no more than by what stretches of other transactions differ at that size.
     """
-    noise = {}
+    most = {}
     case = read_case(path.parent)
     for truth in case.truth:
         ratios = np.array([one.misses / max(one.accesses, 1) for one in truth.stretches])
         factor = round(truth.blocks / case.specification.observed_blocks, 4)
-        noise[factor] = round(float(ratios.std(ddof=1) / np.sqrt(len(ratios))), 6)
+        most[factor] = round(float(ratios.std(ddof=1) / np.sqrt(len(ratios))), 6)
+
+    def with_noise(point: Point) -> Point:
+        return msgspec.structs.replace(point, truth_noise=min(point.truth_noise, most[point.factor]))
+
     return [
-        msgspec.structs.replace(
-            outcome,
-            points=tuple(
-                msgspec.structs.replace(point, truth_noise=noise[point.factor]) for point in outcome.points
-            ),
-        )
+        msgspec.structs.replace(outcome, points=tuple(map(with_noise, outcome.points)))
         for outcome in evaluate(path.parent)
     ]
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from benchmarks.calibration.specification import Script, Specification, Stream
 
 _BLOCKS_16MB = 2048
@@ -21,6 +23,7 @@ _SETTINGS = {
     "max_connections": "60",
 }
 _END = ("VACUUM (ANALYZE)", "CHECKPOINT")
+_INSERT = "INSERT INTO usertable VALUES (nextval('last'), repeat('f', 1000));"
 
 
 def _items(rows: int, filler_bytes: int) -> tuple[str, ...]:
@@ -53,6 +56,15 @@ def _spec(
         settings=_SETTINGS | settings,
         tags=(tag,),
         setup=(*setup, *_END),
+    )
+
+
+def _usertable(rows: int) -> tuple[str, ...]:
+    return (
+        "CREATE SEQUENCE last",
+        f"SELECT setval('last', {rows})",
+        "CREATE TABLE usertable (id bigint PRIMARY KEY, fields text)",
+        f"INSERT INTO usertable SELECT i, repeat('f', 1000) FROM generate_series(1, {rows}) i",
     )
 
 
@@ -96,20 +108,13 @@ def ranges() -> Specification:
 def short_scans() -> Specification:
     """YCSB E: ranges of 1 to 100 rows of 1 kB that begin by Zipf's law, and 5 % inserts."""
     rows = 150_000
-    setup = (
-        "CREATE SEQUENCE last",
-        f"SELECT setval('last', {rows})",
-        "CREATE TABLE usertable (id bigint PRIMARY KEY, fields text)",
-        f"INSERT INTO usertable SELECT i, repeat('f', 1000) FROM generate_series(1, {rows}) i",
-    )
     scan = (
         _zipf(rows, 1.001) + "\\set s random(1, 100)\n"
         "SELECT id, fields FROM usertable WHERE id >= :k ORDER BY id LIMIT :s;"
     )
-    insert = "INSERT INTO usertable VALUES (nextval('last'), repeat('f', 1000));"
-    scripts = (Script(text=scan, weight=19), Script(text=insert, weight=1))
+    scripts = (Script(text=scan, weight=19), Script(text=_INSERT, weight=1))
     stream = Stream(name="main", clients=4, transactions_per_second=300, scripts=scripts)
-    return _spec(3, "ycsb e", setup, (stream,), 2 * _BLOCKS_16MB)
+    return _spec(3, "ycsb e", _usertable(rows), (stream,), 2 * _BLOCKS_16MB)
 
 
 def shop() -> Specification:
@@ -184,6 +189,156 @@ def hot_spots() -> Specification:
     return _spec(7, "hot spots", _items(rows, 100), (stream,))
 
 
+def vectors() -> Specification:
+    """Vector search: walks over a graph of neighbours, as in HNSW, starts by Zipf's law; rows of 1 kB."""
+    rows, near, steps = 60_000, 12, 30
+    setup = (
+        "CREATE TABLE nodes (id int PRIMARY KEY, near int[] NOT NULL, v bytea NOT NULL)",
+        "ALTER TABLE nodes ALTER v SET STORAGE PLAIN",
+        # Where a node lies in space has nothing to do with its row: its neighbours are rows anywhere.
+        f"INSERT INTO nodes SELECT i, (SELECT array_agg(((i + 7919 * ((2 * j - 13) ^ 3 / 8)::int) % {rows}"
+        f" + {rows}) % {rows}) FROM generate_series(1, {near}) j)::int[], decode(repeat('ab', 900), 'hex')"
+        f" FROM generate_series(0, {rows - 1}) i",
+    )
+    search = (
+        f"\\set r random_zipfian(1, 2000, 1.01)\n\\set k (:r * 237570) % {rows}\n"
+        "\\set s random(1, 1000000)\n"
+        "WITH RECURSIVE walk(step, id, near) AS ("
+        "SELECT 0, n.id, n.near FROM nodes n WHERE n.id = :k::int UNION ALL"
+        " SELECT step + 1, n.id, n.near FROM walk, LATERAL (SELECT id, near FROM nodes"
+        f" WHERE id = walk.near[1 + abs(hashint4(:s::int + step)) % {near}]) n WHERE step < {steps})"
+        " SELECT count(*) FROM walk;"
+    )
+    stream = Stream(name="main", clients=4, transactions_per_second=60, scripts=(Script(text=search),))
+    return _spec(8, "vectors", setup, (stream,))
+
+
+def documents() -> Specification:
+    """Full text and jsonb, each with a GIN index: two words of a text, an attribute; 4 % inserts."""
+    rows, words, least = 50_000, 20_000, 200
+    make = (
+        "SELECT i, array_to_tsvector(array(SELECT DISTINCT 'w' || (1 + floor({w} * random() ^ 3))::int"
+        " FROM generate_series(1, 24) WHERE i > 0)), jsonb_build_object('kind', (i * 37) % 300, 'owner',"
+        " (i * 7919) % 6000), repeat('d', 300)"
+    ).replace("{w}", str(words))
+    setup = (
+        "CREATE SEQUENCE last",
+        f"SELECT setval('last', {rows})",
+        "CREATE TABLE docs (id bigint PRIMARY KEY, body tsvector, attributes jsonb, note text)",
+        f"INSERT INTO docs {make} FROM generate_series(1, {rows}) i",
+        "CREATE INDEX ON docs USING gin (body)",
+        "CREATE INDEX ON docs USING gin (attributes jsonb_path_ops)",
+        "ALTER DATABASE bench SET enable_seqscan = off",
+    )
+    text = (
+        f"\\set a {least} + random_zipfian(1, {words} - {least}, 1.05)\n"
+        f"\\set b random({least}, {least} * 5)\n"
+        "SELECT count(note) FROM docs WHERE body @@ (quote_literal('w' || :a) || ' & ' ||"
+        " quote_literal('w' || :b))::tsquery OR (id % 7 = 0 AND body @@ quote_literal('w' || :a)::tsquery);"
+    )
+    owner = (
+        "\\set o random_zipfian(1, 6000, 1.05)\n"
+        "SELECT count(note) FROM docs WHERE attributes @> jsonb_build_object('owner', :o::int);"
+    )
+    put = f"INSERT INTO docs {make} FROM (SELECT nextval('last') AS i) n;"
+    scripts = (Script(text=text, weight=10), Script(text=owner, weight=14), Script(text=put, weight=1))
+    stream = Stream(name="main", clients=4, transactions_per_second=60, scripts=scripts)
+    return _spec(9, "full text", setup, (stream,))
+
+
+def updates() -> Specification:
+    """YCSB A: one half reads, one half updates of rows of 1 kB by Zipf's law."""
+    rows = 120_000
+    read = _zipf(rows, 1.001) + "SELECT fields FROM usertable WHERE id = :k;"
+    write = _zipf(rows, 1.001) + "UPDATE usertable SET fields = repeat('g', 1000) WHERE id = :k;"
+    scripts = (Script(text=read), Script(text=write))
+    stream = Stream(name="main", clients=4, transactions_per_second=400, scripts=scripts)
+    return _spec(10, "ycsb a", _usertable(rows), (stream,), 2 * _BLOCKS_16MB)
+
+
+def latest() -> Specification:
+    """YCSB D: 95 % reads of what is new, 5 % inserts."""
+    rows = 150_000
+    read = (
+        f"\\set a random_zipfian(1, {rows}, 1.001) - 1\n"
+        "SELECT fields FROM usertable WHERE id = (SELECT last_value FROM last) - :a::bigint;"
+    )
+    scripts = (Script(text=read, weight=19), Script(text=_INSERT, weight=1))
+    stream = Stream(name="main", clients=4, transactions_per_second=500, scripts=scripts)
+    return _spec(11, "ycsb d", _usertable(rows), (stream,))
+
+
+def maintenance() -> Specification:
+    """Zipf reads and updates; beside them tables are dumped, vacuumed and indexed."""
+    rows = 400_000
+    setup = (
+        *_items(rows, 100),
+        "CREATE TABLE archive (id bigint, note text)",
+        "INSERT INTO archive SELECT i, repeat('a', 400) FROM generate_series(1, 150000) i",
+    )
+    read = _zipf(rows) + "SELECT val, filler FROM items WHERE id = :k;"
+    write = _zipf(rows) + "UPDATE items SET n = n + 1 WHERE id = :k;"
+    main = Stream(
+        name="main",
+        clients=4,
+        transactions_per_second=500,
+        scripts=(Script(text=read, weight=8), Script(text=write, weight=2)),
+    )
+    # COPY is what pg_dump sends.
+    chores = (
+        "COPY archive TO '/dev/null';",
+        "VACUUM items;",
+        "CREATE INDEX i ON archive (id);\nDROP INDEX i;",
+    )
+    beside = Stream(
+        name="chores",
+        clients=1,
+        transactions_per_second=0.2,
+        scripts=tuple(Script(text=chore) for chore in chores),
+        simple=True,
+    )
+    return _spec(12, "maintenance", setup, (main, beside))
+
+
+def churn() -> Specification:
+    """A connection for each transaction, which reads ten rows by Zipf's law and updates one."""
+    rows = 500_000
+    several = _zipf(rows) + "".join(
+        f"\\set k{n} 1 + permute(random_zipfian(1, {rows}, 1.05) - 1, {rows}, 5)\n" for n in range(10)
+    )
+    reads = "".join(f"SELECT val, filler FROM items WHERE id = :k{n};\n" for n in range(10))
+    script = Script(text=several + reads + "UPDATE items SET n = n + 1 WHERE id = :k;")
+    stream = Stream(name="main", clients=4, transactions_per_second=25, scripts=(script,), reconnects=True)
+    return _spec(13, "churn", _items(rows, 100), (stream,))
+
+
+def standby() -> Specification:
+    """Zipf's reads on a standby that replays the updates of its primary."""
+    rows = 600_000
+    read = _zipf(rows) + "SELECT val, filler FROM items WHERE id = :k;"
+    write = _zipf(rows, 1.05, 9) + "UPDATE items SET n = n + 1 WHERE id = :k;"
+    streams = (
+        Stream(name="reads", clients=3, transactions_per_second=500, scripts=(Script(text=read),)),
+        Stream(
+            name="writes",
+            clients=1,
+            transactions_per_second=60,
+            scripts=(Script(text=write),),
+            on_primary=True,
+        ),
+    )
+    # No query is cancelled for what the primary vacuums.
+    settings = {
+        "wal_level": "replica",
+        "max_wal_senders": "10",
+        "wal_keep_size": "1GB",
+        "hot_standby_feedback": "on",
+        "max_standby_streaming_delay": "-1",
+    }
+    found = _spec(14, "standby", _items(rows, 100), streams)
+    return msgspec.structs.replace(found, settings=found.settings | settings, standby=True)
+
+
 LOADS: dict[str, Callable[[], Specification]] = {
     "queue": queue,
     "ranges": ranges,
@@ -192,5 +347,12 @@ LOADS: dict[str, Callable[[], Specification]] = {
     "tenants": tenants,
     "series": series,
     "hot_spots": hot_spots,
+    "vectors": vectors,
+    "documents": documents,
+    "updates": updates,
+    "latest": latest,
+    "maintenance": maintenance,
+    "churn": churn,
+    "standby": standby,
 }
 """By name."""

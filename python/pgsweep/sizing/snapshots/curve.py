@@ -189,8 +189,7 @@ class Curve:
         found = np.zeros(len(pages))
         for index, (change, group_pages) in enumerate(zip(self._changes, pages, strict=True)):
             if not (change.left_out or change.kept):
-                grown, factor = group_pages * change.growth, self.factor(index, group_pages)
-                _, missed = self._of_side(self.sides[index], grown, blocks, factor)
+                _, missed = self._of_group(index, group_pages, blocks)
                 found[index] = np.interp(np.log(passes), np.log(PASS_SCALES), missed)
         return passes, found
 
@@ -234,7 +233,7 @@ class Curve:
                 misses += self.sides[index].flow.extensions
                 continue
             resident += new * self.pass_seconds * PASS_SCALES * _HAND_VISITS
-            there, missed = self._of_side(self.sides[index], grown, blocks, self.factor(index, group_pages))
+            there, missed = self._of_group(index, group_pages, blocks)
             resident += there
             misses += missed
         # Buffers that no group accounts for (pages of dropped relations, rounding) stay as they are.
@@ -245,14 +244,23 @@ class Curve:
         _, absent = self._tables(side, self.pool.blocks)
         return float((1 - _today(absent)) @ pages)
 
-    def _of_side(self, side: Side, pages: Floats, blocks: int, factor: float) -> tuple[Floats, Floats]:
-        """Return resident pages and misses per second of a group, by time of a clock pass."""
-        flow = side.flow
+    def _of_group(self, index: int, observed: Floats, blocks: int) -> tuple[Floats, Floats]:
+        """Return resident pages and misses per second of a group, by time of a clock pass.
+
+        Args:
+            observed: its pages at each grid point, without a change.
+        """
+        side, factor = self.sides[index], self.factor(index, observed)
+        flow, pages = side.flow, observed * self._changes[index].growth
         scan_missed, absent = self._tables(side, blocks)
         away, own_missed = (absent @ np.stack([pages, pages * side.own], axis=1)).T
         misses = factor / self.pass_seconds * own_missed + flow.extensions
         if flow.scans > 0:
             misses += np.minimum(factor * flow.scans * (scan_missed @ pages), flow.scan_accesses)
+        if flow.vacuumed > 0:
+            # VACUUM visits pages through a ring of its own (vacuum.c), and misses those that are not there.
+            _, vacuumed, _ = self._of_today(index, observed)
+            misses += factor * vacuumed * away / max(float(pages.sum()), 1e-9)
         return np.asarray(pages.sum() - away), np.asarray(misses)
 
     def _at_size(self, resident: Floats, misses: Floats, blocks: int) -> float:
@@ -288,11 +296,26 @@ class Curve:
         return [self._expected(index, group) for index, group in enumerate(pages)]
 
     def _expected(self, index: int, pages: Floats) -> float:
+        missed, vacuumed, absent = self._of_today(index, pages)
+        return missed + vacuumed * absent
+
+    def _of_today(self, index: int, pages: Floats) -> tuple[float, float, float]:
+        """Return a group's misses by visits and scans, what VACUUM visits, and which part of that it misses.
+
+        Per second. How many blocks VACUUM skips is not known: it visits no more than what the others leave
+        of the misses.
+        """
         side = self.observed[index]
         flow = side.flow
-        scan_missed, absent = self._tables(side, self.pool.blocks)
-        own = float(_today(absent) @ (pages * side.own)) / self.pass_seconds
-        return own + (flow.scans * float(_today(scan_missed) @ pages) if flow.scans > 0 else 0.0)
+        scan_missed, absent = (_today(table) for table in self._tables(side, self.pool.blocks))
+        missed = float(absent @ (pages * side.own)) / self.pass_seconds + flow.scans * float(
+            scan_missed @ pages
+        )
+        if flow.vacuumed <= 0:
+            return missed, 0.0, 0.0
+        away = float(absent @ pages) / max(float(pages.sum()), 1e-9)
+        left = max(flow.misses - flow.extensions - missed, 0.0)
+        return missed, min(flow.vacuumed, left / max(away, 1e-9)), away
 
     def factor(self, index: int, pages: Floats) -> float:
         """Return by what the misses of a group are multiplied, such that today's come out as counted.

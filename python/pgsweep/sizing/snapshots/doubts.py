@@ -24,7 +24,6 @@ from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.rules import most_blocks_without_ring
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.interval import Ensemble
-from pgsweep.sizing.snapshots.load import Load
 from pgsweep.sizing.snapshots.observations import Table, main_fork_blocks
 from pgsweep.sizing.snapshots.together import Bounds
 from pgsweep.sizing.snapshots.totals import Totals
@@ -86,7 +85,7 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
             pool,
             seconds=totals.seconds * load.pool.sampling_rate,
             miss_ratio=totals.miss_ratio,
-            uncounted=_replayed_misses(load),
+            uncounted=load.replayed_misses,
         ),
         *stranger_doubts(float(resident[-1]) / pool, load.seen.unknown / pool),
         *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
@@ -99,17 +98,6 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
 def _movement_doubts(ensemble: Ensemble) -> list[Doubt]:
     halves, error = [half[-2:] for half in ensemble.halves], ensemble.spread[:, -2:].std(axis=0)
     return drift_doubts(ensemble.point[-2:], halves, error)
-
-
-def _replayed_misses(load: Load) -> float:
-    """Return the misses per second of the process that replays WAL on a standby.
-
-    The server counts them nowhere, but the buffers that they take (buffers_alloc) it counts.
-    """
-    totals = load.totals
-    if load.server.settings.get("in_hot_standby") != "on" or totals.allocations <= 0:
-        return 0.0
-    return max(totals.allocations - totals.misses / max(totals.seconds, 1e-9), 0.0)
 
 
 def _parts(curves: LoadCurves) -> list[Part]:
@@ -231,7 +219,7 @@ def unexplained_misses(curves: LoadCurves) -> float:
     """
     load = curves.load
     seconds = load.totals.seconds * load.pool.sampling_rate
-    _, wrong = _unexplained(_parts(curves), seconds, _replayed_misses(load))
+    _, wrong = _unexplained(_parts(curves), seconds, load.replayed_misses)
     found = wrong * load.totals.miss_ratio
     return found if verdict.MISSES_OF_ACCESSES.level(found) == "refused" else 0.0
 

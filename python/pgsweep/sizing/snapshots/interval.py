@@ -34,6 +34,10 @@ MODEL_ERROR_PER_OCTAVE_UP = 0.0004
 MODEL_ERROR_OF_SCANS = 0.08
 """What the model itself adds to the interval, in miss ratio."""
 
+_REPLAY_DIFFERS: Final = 0.5
+"""By which part of the change from today's size what misses in a standby's replay of WAL may differ from it.
+It visits other pages than queries do, and snapshots show the visits of both (benchmarks/jobs)."""
+
 _OWN_NOISE: Final = 0.5
 """How much of the error of a measured ratio holds for the recorded stretch itself at another size."""
 
@@ -67,6 +71,7 @@ class ErrorSources:
         late: accesses for each first one of a visit that come so late that a smaller pool may have evicted
             the page.
         unexplained: share of the accesses that are misses which nothing explains.
+        replayed: share of the misses that are those of a standby's replay of WAL, which are not counted.
     """
 
     noise: float
@@ -75,6 +80,7 @@ class ErrorSources:
     ordered: float = 0.0
     late: float = 0.0
     unexplained: float = 0.0
+    replayed: float = 0.0
 
 
 def short_error(passes: float, *, by_paths: bool) -> float:
@@ -134,6 +140,11 @@ def interval(
     below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
     wrong = np.minimum(sources.unexplained * np.minimum(up + down, 1.0), 0.5 * point)
     below, above = np.hypot(below, wrong), np.hypot(above, wrong)
+    if sources.replayed > 0:
+        order = np.argsort(relative_size)
+        change = np.abs(point - np.interp(1.0, relative_size[order], point[order]))
+        replayed = _REPLAY_DIFFERS * sources.replayed * change
+        below, above = np.hypot(below, replayed), np.hypot(above, replayed)
     # A page that comes less often than once in the recording looks like one that never comes: what
     # larger pools would miss is found too small, hardly ever too large.
     rare = sources.short * up * np.sqrt(np.maximum(up, 1.0))

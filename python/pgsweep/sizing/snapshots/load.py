@@ -46,6 +46,7 @@ class Flow:
         scans: full sequential scans.
         scanned_blocks: size of the relation that they scan.
         participants: processes that take part in a scan, each with a ring of its own.
+        vacuumed: blocks that VACUUM visits, at most.
     """
 
     misses: float
@@ -54,6 +55,7 @@ class Flow:
     scans: float = 0.0
     scanned_blocks: float = 0.0
     participants: float = 1.0
+    vacuumed: float = 0.0
 
     @property
     def scan_accesses(self) -> float:
@@ -147,6 +149,17 @@ class Load:
         counted = sum(flow.misses for flow in self.pool.flows) / self.pool.sampling_rate
         misses = self.totals.misses - self.totals.temporary_misses
         return misses / self.totals.seconds / counted if counted > 0 else 0.0
+
+    @property
+    def replayed_misses(self) -> float:
+        """Return the misses per second of the process that replays WAL on a standby.
+
+        The server counts them nowhere, but the buffers that they take (buffers_alloc) it counts.
+        """
+        totals = self.totals
+        if self.server.settings.get("in_hot_standby") != "on" or totals.allocations <= 0:
+            return 0.0
+        return max(totals.allocations - totals.misses / max(totals.seconds, 1e-9), 0.0)
 
     @property
     def loads_per_second(self) -> float:
@@ -257,6 +270,7 @@ def _flow(group: Group, relations: Table, totals: Totals, server: Server) -> Flo
         participants=max(float(totals.relation_scans[members[0]]) * blocks / scanned, 1.0)
         if scanned > 0
         else 1.0,
+        vacuumed=float(totals.relation_vacuumed_blocks[members].sum()) * rate,
     )
 
 

@@ -199,7 +199,8 @@ class SnapshotModel:
             noise=load.totals.miss_ratio_error,
             short=self.curves.short,
             scans=load.totals.scan_share,
-            ordered=ordered_share(load),
+            ordered=ordered_share(load, fit.pass_seconds),
             late=load.weighted_by_misses(late),
             unexplained=unexplained_misses(self.curves),
+            replayed=load.replayed_misses / max(load.totals.allocations, 1e-9),
         )

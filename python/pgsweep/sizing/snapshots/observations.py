@@ -51,6 +51,7 @@ class Observations:
         usage_count: 0 to 5, same shape.
         buffer: buffer of each observation, from 0, same shape.
         hand_buffers: how many buffers the hand had passed at each snapshot, shape (snapshots,), or empty.
+        loads: pages loaded into the pool until each snapshot, shape (snapshots,), or empty.
         pool_buffers: buffers of the whole pool.
         unknown: mean number of pages of the database in a snapshot that belong to no known relation.
         clock: the policy of the pool.
@@ -69,6 +70,7 @@ class Observations:
     unknown: float = 0.0
     clock: Clock = USUAL
     created: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    loads: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         """Take all pages for old ones where nothing else is said."""
@@ -174,6 +176,7 @@ def gather(
         unknown=float((in_database & ~known).sum()) / max(len(numbers), 1),
         clock=clock,
         created=created[first],
+        loads=np.zeros(0) if used.loads is None or len(used.loads) != len(numbers) else used.loads,
     )
 
 

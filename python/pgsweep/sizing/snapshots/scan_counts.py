@@ -55,6 +55,23 @@ def scanned_blocks(
     return np.where(is_table, found, 0.0)
 
 
+def vacuumed_blocks(
+    relations: Mapping[str, NDArray[Any]], *, vacuums: Floats, accesses: Floats, through_rings: float | None
+) -> Floats:
+    """Return how many blocks VACUUM visits of each table at most, in the unit of time of the counters.
+
+    It skips runs of 32 pages and more that are all visible (vacuumlazy.c, SKIP_PAGES_THRESHOLD).
+
+    Args:
+        relations: the evidence's table.
+        vacuums: of each, by hand and by autovacuum.
+        accesses: to blocks, of any kind.
+        through_rings: what went through VACUUM's rings, by pg_stat_io (from 16 on); None if it is not known.
+    """
+    most = np.minimum(vacuums * main_fork_blocks(relations), accesses)
+    return most if through_rings is None else most * min(through_rings / max(float(most.sum()), 1e-9), 1.0)
+
+
 def measured_scans(
     scanned: Floats, accesses: Floats, blocks: NDArray[Any], *, pool_blocks: int, through_rings: float | None
 ) -> Floats:

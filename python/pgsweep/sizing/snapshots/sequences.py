@@ -73,27 +73,38 @@ _FEWEST_SNAPSHOTS: Final = 4
 _TOGETHER: Final = 0.2
 """Share of common variation from which on pages are taken to be visited one after the other."""
 
+_ONLY_SCANS: Final = 0.9
 
-def ordered_share(load: Load) -> float:
-    """Return the share of the misses on pages that come in the order of their blocks, scans left out."""
+
+def ordered_share(load: Load, pass_seconds: float) -> float:
+    """Return the share of the misses on pages that come in the order of their blocks, scans left out.
+
+    Args:
+        load: the load.
+        pass_seconds: time of a clock pass.
+    """
     missed, totals = load.group_misses, load.totals
     scanned = np.array([flow.scan_accesses for flow in load.pool.flows])
     growth = totals.relation_growth_blocks * totals.seconds * load.pool.sampling_rate
     appended = np.array([float(growth[list(group.relations)].sum()) for group in load.groups])
-    shares = ordered_pages(load.seen, appended)
+    pass_loads = load.loads_per_second * pass_seconds / load.pool.sampling_rate
+    shares = ordered_pages(load.seen, appended, pass_loads)
     return float((shares * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
 
 
 def together_groups(load: Load) -> list[int]:
     """Return the groups whose neighbouring pages are visited together: one relation each.
 
-    A relation that grows is one of them if it is visited where it grows.
+    A relation that grows is one of them if it is visited where it grows. One that only sequential scans
+    visit, through rings, is none: what these leave is known.
     """
-    each = zip(load.groups, common_variation(load.seen).tolist(), strict=True)
+    each = zip(load.groups, load.pool.flows, common_variation(load.seen).tolist(), strict=True)
     return [
         number
-        for number, (group, common) in enumerate(each)
-        if len(group.relations) == 1 and common > _TOGETHER
+        for number, (group, flow, common) in enumerate(each)
+        if len(group.relations) == 1
+        and common > _TOGETHER
+        and not (flow.ringed(load.pool.blocks) and flow.scan_accesses > _ONLY_SCANS * flow.accesses)
     ]
 
 
@@ -138,7 +149,7 @@ def common_variation(seen: Observations) -> Floats:
     return found
 
 
-def ordered_pages(seen: Observations, appended: Floats) -> Floats:
+def ordered_pages(seen: Observations, appended: Floats, pass_loads: float = 0.0) -> Floats:
     """Return which share of each group's new pages came in runs of ascending blocks, or window by window.
 
     Runs at random places are ranges, and do not count.
@@ -146,6 +157,7 @@ def ordered_pages(seen: Observations, appended: Floats) -> Floats:
     Args:
         seen: the snapshots.
         appended: blocks by which each group grew meanwhile, which come in order and are not read.
+        pass_loads: pages loaded in a clock pass; 0 where that is not known.
     """
     new = np.zeros(len(seen.groups))
     ordered = np.zeros(len(seen.groups))
@@ -153,7 +165,7 @@ def ordered_pages(seen: Observations, appended: Floats) -> Floats:
     edges = np.searchsorted(seen.snapshot[order], np.arange(seen.snapshots + 1))
     before = np.zeros(len(seen.page_group), dtype=bool)
     windows = [_Windows() for _ in seen.groups]
-    runs, follow = [_Runs() for _ in seen.groups], _follow(seen)
+    runs, follow = [_Runs() for _ in seen.groups], _follow(seen, pass_loads)
     rank, size = _ranks(seen.page_group.astype(np.int64), len(seen.groups))
     for number in range(seen.snapshots):
         page = seen.page[order[edges[number] : edges[number + 1]]]
@@ -177,12 +189,18 @@ def ordered_pages(seen: Observations, appended: Floats) -> Floats:
     return np.asarray(np.maximum(ordered - appended, 0.0) / np.maximum(new - appended, 1.0))
 
 
-def _follow(seen: Observations) -> NDArray[np.bool_]:
-    """Return which snapshots come so soon after the one before that nothing was lost, by the hand."""
-    if len(seen.hand_buffers) != seen.snapshots:
+def _follow(seen: Observations, pass_loads: float) -> NDArray[np.bool_]:
+    """Return which snapshots come so soon after the one before that nothing was lost.
+
+    The hand says how many passes lie between them, or where it was lost the number of pages loaded.
+    """
+    if len(seen.hand_buffers) == seen.snapshots:
+        passes = np.diff(seen.hand_buffers) / seen.pool_buffers
+    elif len(seen.loads) == seen.snapshots and pass_loads > 0:
+        passes = np.diff(seen.loads) / pass_loads
+    else:
         return np.zeros(seen.snapshots, dtype=bool)
-    moved = np.diff(seen.hand_buffers, prepend=seen.hand_buffers[0] - np.iinfo(np.int32).max)
-    return np.asarray(moved < _FARTHEST_APART * seen.pool_buffers)
+    return np.concatenate([[False], passes < _FARTHEST_APART])
 
 
 class _Runs:

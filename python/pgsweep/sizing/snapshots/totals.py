@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pgsweep.sizing.observed import gained
 from pgsweep.sizing.snapshots.consistency import Tally, tally_doubts
 from pgsweep.sizing.snapshots.observations import Table
-from pgsweep.sizing.snapshots.scan_counts import scanned_blocks
+from pgsweep.sizing.snapshots.scan_counts import scanned_blocks, vacuumed_blocks
 from pgsweep.sizing.snapshots.temporary import temporary_hits
 from pgsweep.sizing.verdict import Doubt
 from pgsweep.units import BLOCK_BYTES
@@ -33,6 +33,7 @@ class Totals:
         relation_scans: sequential scans begun, by each process that takes part, per second.
         relation_scanned_blocks: read by sequential scans, per second.
         relation_growth_blocks: blocks added per second.
+        relation_vacuumed_blocks: visited by VACUUM at most, per second.
         temporary_misses: those misses that are of temporary relations, which do not use the pool.
         doubts: where the counters disagree with themselves.
         first_half_accesses, second_half_accesses: of each relation, in blocks.
@@ -62,6 +63,12 @@ class Totals:
     allocations: float = 0.0
     miss_ratio_error: float = 0.0
     ring_accesses: float | None = None
+    relation_vacuumed_blocks: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        """Take it that nothing was vacuumed where nothing else is said."""
+        if not len(self.relation_vacuumed_blocks):
+            object.__setattr__(self, "relation_vacuumed_blocks", np.zeros(len(self.relation_misses)))
 
     @property
     def accesses(self) -> float:
@@ -139,7 +146,13 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         was_reset=bool((np.diff(reads) < 0).any() or (np.diff(hits) < 0).any()),
         allocations=gained(allocations) / span if allocations is not None and span > 0 else 0.0,
         miss_ratio_error=_ratio_error(seconds, reads, hits),
-        ring_accesses=_ring_accesses(series, database, span),
+        ring_accesses=_ring_accesses(series, database, span, "bulkread"),
+        relation_vacuumed_blocks=vacuumed_blocks(
+            relations,
+            vacuums=rates("vacuum_count") + rates("autovacuum_count"),
+            accesses=accesses,
+            through_rings=_ring_accesses(series, database, span, "vacuum"),
+        ),
     )
 
 
@@ -192,15 +205,15 @@ def _tally(
     )
 
 
-def _ring_accesses(series: _Series, database: str, span: float) -> float | None:
-    """Return blocks per second through rings of sequential scans, if nearly all are of this database."""
+def _ring_accesses(series: _Series, database: str, span: float, context: str) -> float | None:
+    """Return blocks per second through rings of a context, if nearly all are of this database."""
     known = any(scope == "io" and name == "hits" for scope, _, name in series)
     of_all = of_this = found = 0.0
     for (scope, what, name), values in series.items():
         if scope == "database" and name in {"blks_hit", "blks_read"}:
             of_all += gained(values)
             of_this += gained(values) if what == database else 0.0
-        elif scope == "io" and what.endswith("/relation/bulkread"):
+        elif scope == "io" and what.endswith(f"/relation/{context}"):
             found += gained(values) if name == "hits" else 0.0
             found += gained(values) / BLOCK_BYTES if name == "read_bytes" else 0.0
     if not known or span <= 0 or of_this < _OWN_SHARE * of_all:
@@ -220,6 +233,7 @@ def _relations_gained(series: _Series, last: int, accesses: float) -> dict[tuple
         accesses: of the database up to there.
     """
     wanted = {"blks_read", "blks_hit", "scans", "tup_deleted", "tup_returned", "tup_fetched"}
+    wanted |= {"vacuum_count", "autovacuum_count"}
     of_relations = {key[1:]: values for key, values in series.items() if key[0] == "relation"}
     gains = {key: gained(values) for key, values in of_relations.items() if key[1] in wanted}
     first: dict[str, int] = {}

@@ -64,7 +64,8 @@ class TraceCurve:
             np.random.default_rng(self._plan.seed),
             extensions_are_reads=server.extensions_are_reads,
         )
-        self.pools = WarmPools(trace, visits, rules)
+        known = as_recorded and self.short is None
+        self.pools = WarmPools(trace, visits, rules, start_blocks=server.pool_blocks if known else 0)
 
     def at(self, sizes_blocks: Sequence[int]) -> Estimate:
         """Return the curve at these sizes.

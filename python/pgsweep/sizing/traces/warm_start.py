@@ -8,6 +8,10 @@ Its rate and the clock pass at that size give the chance that it lies in the poo
 Given the rate, what happened before the trace is independent of what happened in it, so the drawn state may
 stand before the trace it was derived from.
 
+Where the pool was seen when the trace began, what it held says what lies in others: a larger one has all of
+it, and a smaller one nothing else. That holds for a load whatever its visits, and most of all for one whose
+pages come and go.
+
 Scans are apart. At a size where a table's scans go through a ring they leave nothing in the pool. At a size
 where they do not, they visit every page of the table in turn: the scans before the trace are drawn from
 the gaps between those in it, and each page is followed through them (core/src/model/scans.rs).
@@ -19,6 +23,8 @@ pool until the hand has passed them often enough.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -57,6 +63,19 @@ NO_PAGE = 2**32 - 1
 """What an empty buffer holds, in the outcome of a replay."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """What the pool held when the trace began.
+
+    Attributes:
+        held: which pages, shape (pages + 1,): the last is one that the trace never names.
+        absent: by group, how likely a page was absent, by row of its states, and how many were lately made.
+    """
+
+    held: NDArray[np.bool_]
+    absent: dict[int, tuple[Floats, Floats]]
+
+
 class WarmPools:
     """Draws stationary states of pools of any size.
 
@@ -64,12 +83,13 @@ class WarmPools:
         trace: what is replayed.
         visits: counted from it.
         rules: of the server; they decide which scans have a ring at a size.
+        start_blocks: size of the pool that the trace began with, where others are drawn by what it held.
 
     Attributes:
         most_buffers: the largest pool whose buffers are simulated one by one.
     """
 
-    def __init__(self, trace: Trace, visits: Visits, rules: _native.Rules) -> None:
+    def __init__(self, trace: Trace, visits: Visits, rules: _native.Rules, *, start_blocks: int = 0) -> None:
         self._trace = trace
         self._visits = visits
         self._rules = rules
@@ -85,6 +105,7 @@ class WarmPools:
             group: max(float(trace.group_pages[group]) - len(named), 0.0) for group, named in self._by_group
         }
         self._known: tuple[float, list[tuple[int, Floats, Ints]]] | None = None
+        self._start_blocks = 0 if trace.start is None else start_blocks
         resident = np.zeros(_LENGTHS)
         random = np.random.default_rng(0)
         self._scans_add: dict[int, Floats] = {}
@@ -191,6 +212,8 @@ class WarmPools:
         """
         pass_seconds = min(self.pass_seconds(blocks, gathered=gathered), float(self._pass_seconds[-1]))
         drawn = self._all_states(pass_seconds)
+        # What is drawn for its own size is compared with what it held (today.py).
+        given = self._start if self._start_blocks and blocks != self._start_blocks else None
         # Checked before anything of that size is made.
         self._check_strangers(
             blocks, pass_seconds, {group: float(1 - states[-1][0]) for group, states, _ in drawn}
@@ -204,6 +227,17 @@ class WarmPools:
         for group, states, index in drawn:
             members = self._members[group]
             draws = random.random(len(members))
+            never, made = states[-1], self._lately_made(group, np.array([pass_seconds]))[0]
+            if given is not None and group not in self._visits.scanned:
+                was_absent, was_made = given.absent[group]
+                likely = _given_start(given.held[members], was_absent[:-1][index], states[:-1, 0][index])
+                draws = np.where(
+                    draws < likely, 1 - (1 - states[:-1, 0][index]) * draws / np.maximum(likely, 1e-9), 0.0
+                )
+                never = 1 - (1 - never) * _given_start(False, was_absent[-1], never[0]) / max(
+                    1 - never[0], 1e-9
+                )
+                made = np.maximum(made - was_made, 0.0)
             state = (draws[:, None] > states[:-1][index]).sum(axis=1)
             if group in self._visits.scanned and group not in loops:
                 # Nothing but its scans ever brought such a page in, and they took it out again.
@@ -223,8 +257,8 @@ class WarmPools:
             inside = state > 0
             pages.append(members[inside].astype(np.uint32))
             counts.append((state[inside] - 1).astype(np.uint8))
-            unseen = random.multinomial(int(self._never[group]), np.diff(states[-1], prepend=0.0))[1:]
-            unseen = unseen + random.poisson(self._lately_made(group, np.array([pass_seconds]))[0])
+            unseen = random.multinomial(int(self._never[group]), np.diff(never, prepend=0.0))[1:]
+            unseen = unseen + random.poisson(made)
             pages.append(np.arange(stranger, stranger + int(unseen.sum()), dtype=np.uint32))
             counts.append(np.repeat(np.arange(6, dtype=np.uint8), unseen))
             stranger += int(unseen.sum())
@@ -232,8 +266,27 @@ class WarmPools:
         count = np.concatenate([np.zeros(0, dtype=np.uint8), *counts])
         chosen = np.arange(len(page), dtype=np.uint32)
         random.shuffle(chosen)
+        if given is not None:
+            # What is known to be there goes before what may be.
+            chosen = chosen[
+                np.argsort(~given.held[np.minimum(page[chosen], len(given.held) - 1)], kind="stable")
+            ]
         chosen = chosen[:blocks]
         return page[chosen], count[chosen]
+
+    @cached_property
+    def _start(self) -> _Start:
+        """What the pool held when the trace began, and what is expected of a pool of its size."""
+        start = self._trace.start
+        assert start is not None
+        held = np.zeros(len(self._trace.page_group) + 1, dtype=bool)
+        held[start.pages] = True
+        pass_seconds = min(self.pass_seconds(self._start_blocks), float(self._pass_seconds[-1]))
+        absent = {
+            group: (states[:, 0], self._lately_made(group, np.array([pass_seconds]))[0])
+            for group, states, _ in self._all_states(pass_seconds)
+        }
+        return _Start(held=held, absent=absent)
 
     def draw_strangers(self, blocks: int, random: np.random.Generator) -> _native.PoolContents:
         """Return such contents with pages that the trace never names in the place of those that it names.
@@ -415,3 +468,17 @@ class WarmPools:
         made = growth.pages_per_second * pass_seconds[:, None] * at_least[None, :]
         room = np.minimum(1, self._never[group] / np.maximum(made.sum(axis=1), 1e-9))
         return np.asarray(made * room[:, None])
+
+
+def _given_start(held: NDArray[np.bool_] | bool, was_absent: Floats, absent: Floats) -> Floats:
+    """Return how likely pages lie in a pool, given whether they lay in one of another size.
+
+    The larger of the two holds all that the smaller one does.
+
+    Args:
+        held: whether they lay in the other.
+        was_absent, absent: how likely they are absent from the other and from this one.
+    """
+    there = np.minimum((1 - absent) / np.maximum(1 - was_absent, 1e-9), 1.0)
+    beside = np.maximum(was_absent - absent, 0.0) / np.maximum(was_absent, 1e-9)
+    return np.asarray(np.where(held, there, beside))
