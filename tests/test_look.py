@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pgsweep.sizing import look
 from pgsweep.sizing.clock import USUAL
 from pgsweep.sizing.look import Look, LookBounds
 from tests.fix_pool import Seen, record, truth, zipf_pages
@@ -49,12 +50,22 @@ def test_a_pool_for_all_pages_misses_at_most_what_one_for_nearly_all_does() -> N
     accesses = load(0.9, 0.3)
     seen = watched(accesses, 0.01, snapshots=1)
     pages = np.bincount(seen.snapshots["usage_count"], minlength=6).astype(np.float64)
-    look = Look(pages=np.array([[PAGES - pages.sum(), *pages]]), batches=[SINGLE], clock=USUAL)
-    bounds = LookBounds(look, BUFFERS)
+    bounds = LookBounds(
+        Look(pages=np.array([[PAGES - pages.sum(), *pages]]), batches=[SINGLE], clock=USUAL), BUFFERS
+    )
     nearly, enough = bounds.at(int(0.9 * PAGES)), bounds.at(2 * PAGES)
     assert nearly is not None
     assert enough == (0.0, nearly[1])
     assert nearly[1] < 0.2
+
+
+def test_programs_that_are_not_solved_had_nothing_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = watched(load(0.9, 0.3), 0.01, snapshots=1)
+    pages = np.bincount(seen.snapshots["usage_count"], minlength=6).astype(np.float64)
+    seven = Look(pages=np.array([[PAGES - pages.sum(), *pages]]), batches=[SINGLE], clock=USUAL)
+    found = [LookBounds(seven, BUFFERS).at(blocks) for blocks in SIZES[::4]]
+    monkeypatch.setattr(look, "_floor", lambda *_: -np.inf)
+    assert [LookBounds(seven, BUFFERS).at(blocks) for blocks in SIZES[::4]] == found
 
 
 def test_what_no_mixture_explains_widens_the_bounds() -> None:

@@ -79,9 +79,9 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
     assert result.ended_by == "time"
     assert result.source == "sql"
     assert result.shared_buffers_bytes == 16 << 20
-    assert result.snapshots >= 6
+    assert result.snapshots >= 3  # 8 or more, on a quiet machine
     assert any("expected cost" in note for note in heard.notes)
-    assert heard.done_seconds == pytest.approx(8, abs=1)
+    assert heard.done_seconds == pytest.approx(8, abs=busyness())
 
     evidence = Evidence.open(path)
     assert evidence.complete

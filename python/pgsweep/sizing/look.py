@@ -59,6 +59,9 @@ _MOST_GROUPS: Final = 4
 """Groups with a mixture of their own, at most: those with most pages; the others share one."""
 
 
+_NO_MISS: Final = 1e-12
+"""Of the misses of pages that are never absent: less than this is the solver's rounding."""
+
 _TRUTH: Final = ((0.36, 0.67), (0.51, 0.52))
 """Where between its bounds the truth lies at smaller and at larger sizes, without and with visits, on average
 over simulated pools: rates are smoother than the mixtures at either end (benchmarks/large)."""
@@ -214,17 +217,17 @@ class LookBounds:
             return None if nearly is None else (0.0, nearly[1])
         share = blocks / self._pool
         edges = np.unique(np.linspace(*self._scales(blocks), _MOST_STEPS + 1).round().astype(np.int64))
-        least, most = np.inf, -np.inf
+        low, high = [], []
         for begin, after in pairwise(edges.tolist()):
             # Between two times of a pass the contents grow and the misses fall.
             fills = np.vstack(
                 [np.append(self._resident[begin], -share), np.append(-self._resident[after], share)]
             )
-            low = self._ratio(self._misses[after], fills)
-            high = self._ratio(-self._misses[begin], fills)
-            if low is not None and high is not None:
-                least, most = min(least, low), max(most, -high)
-        return (least, most) if most >= least else None
+            low.append((self._misses[after], fills))
+            high.append((-self._misses[begin], fills))
+        # The fewest misses are found where passes are long, the most where they are short.
+        least, most = self._least_ratio(low[::-1]), -self._least_ratio(high)
+        return (least, most) if np.inf > most >= least else None
 
     def interval(self, sizes_blocks: Sequence[int]) -> tuple[Floats, Floats, Floats]:
         """Return the likely misses at each size, the least and the most, relative to today's.
@@ -244,23 +247,58 @@ class LookBounds:
         slack = -np.ones((len(self._rows), 1))
         both = np.vstack([np.hstack([self._rows, slack]), np.hstack([-self._rows, slack])])
         cost = np.append(np.zeros(self._rows.shape[1]), 1.0)
-        return _least(cost, both, np.concatenate([self._seen, -self._seen])) or 0.0
+        return _least(cost, both, np.concatenate([self._seen, -self._seen]))[0]
 
     def _content(self, resident: Floats) -> float:
         """Return the least of a linear function of the mixtures that agree with the look."""
-        return _least(resident, self._within, self._bounds) or 0.0
+        return _least(resident, self._within, self._bounds)[0]
 
-    def _ratio(self, cost: Floats, fills: Floats) -> float | None:
-        """Return the least value of a linear function of the mixture, divided by today's misses."""
-        rows = np.vstack([np.column_stack([self._within, -self._bounds]), fills])
-        one = np.append(self._today_misses, 0.0)[None, :]
-        return _least(np.append(cost, 0.0), rows, np.zeros(len(rows)), one)
+    def _least_ratio(self, programs: Sequence[tuple[Floats, Floats]]) -> float:
+        """Return the least that one of some linear functions of the mixture is, divided by today's misses.
+
+        The multipliers of a program that was solved bound the next ones from below (weak duality). Most of
+        them cannot have less than the least so far, and are not solved.
+
+        Args:
+            programs: each function, and the rows by which a mixture fills the size.
+
+        Returns:
+            Infinite where no mixture does.
+        """
+        agrees = np.column_stack([self._within, -self._bounds])
+        today = np.append(self._today_misses, 0.0)
+        least, known = np.inf, list[tuple[Floats, Floats]]()
+        for function, fills in programs:
+            cost = np.append(function, 0.0)
+            if any(_floor(cost + within + filling @ fills, today) >= least for within, filling in known):
+                continue
+            rows = np.vstack([agrees, fills])
+            value, multipliers = _least(cost, rows, np.zeros(len(rows)), today[None, :])
+            if multipliers is not None:
+                known.append((multipliers[: len(agrees)] @ agrees, multipliers[len(agrees) :]))
+                least = min(least, value)
+        return least
 
 
-def _least(cost: Floats, rows: Floats, bounds: Floats, one: Floats | None = None) -> float | None:
-    """Return the least cost where rows are within bounds and `one` is 1; None where nothing is."""
+def _floor(reduced: Floats, one: Floats) -> float:
+    """Return what a cost is at least where `one` is 1, by its reduced costs."""
+    counts = one > _NO_MISS
+    if np.any(reduced[~counts] < -_NO_MISS):
+        return -np.inf
+    return float(np.min(reduced[counts] / one[counts]))
+
+
+def _least(
+    cost: Floats, rows: Floats, bounds: Floats, one: Floats | None = None
+) -> tuple[float, Floats | None]:
+    """Return the least cost where rows are within bounds and `one` is 1, and the multipliers of the rows.
+
+    Where nothing is so it is 0, without any.
+    """
     from scipy.optimize import linprog
 
     equal = None if one is None else np.ones(1)
     found = linprog(cost, A_ub=rows, b_ub=bounds, A_eq=one, b_eq=equal, bounds=(0, None), method="highs")
-    return float(found.fun) if found.status == 0 else None
+    if found.status != 0:
+        return 0.0, None
+    return float(found.fun), np.maximum(-found.ineqlin.marginals, 0.0)
