@@ -17,7 +17,7 @@ import pytest
 from tests.load_model_run import Run
 from tests.load_model_server import Server
 
-CASES = 120
+CASES = 200
 _ended: Counter[str] = Counter()
 
 
