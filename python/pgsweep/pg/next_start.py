@@ -6,6 +6,8 @@ cannot be, that value alone is left out, and a start ends at it too (guc-file.l,
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,10 @@ import psycopg
 from psycopg.errors import InsufficientPrivilege
 
 from pgsweep.errors import MissingAbility
-from pgsweep.pg.manager import read_sources
+from pgsweep.host.patroni import member_of
+from pgsweep.host.postmaster import search
+from pgsweep.pg.catalog import read_postmaster
+from pgsweep.pg.manager import Source, read_sources
 from pgsweep.pg.queries import load
 from pgsweep.plain import decode_nullable
 
@@ -36,8 +41,9 @@ class NextStart:
 
 def read_next_start(connection: psycopg.Connection[Any]) -> NextStart:
     """Return what comes with the next start of a server; what its role may not see is left out."""
-    waiting = [name for name, one in read_sources(connection).items() if one.pending]
-    pending: dict[str, str | None] = dict.fromkeys(waiting)
+    sources = read_sources(connection)
+    pending: dict[str, str | None] = dict.fromkeys(name for name, one in sources.items() if one.pending)
+    pending |= _given_by_patroni(connection, sources)
     errors, ends = [], False
     try:
         rows = connection.execute(load("file_settings", connection.info.server_version)).fetchall()
@@ -51,6 +57,25 @@ def read_next_start(connection: psycopg.Connection[Any]) -> NextStart:
             errors.append(f"{where}: {f'{setting}: ' if setting else ''}{error}")
             ends = ends or error != _NOT_NOW
     return NextStart(pending, errors, ends)
+
+
+def _given_by_patroni(connection: psycopg.Connection[Any], sources: Mapping[str, Source]) -> dict[str, str]:
+    """Return what Patroni gives on the command line at the next start: the server cannot know of it.
+
+    Only settings that are given there now, and words as values: another program may answer for Patroni.
+    """
+    name = sources.get("cluster_name")
+    if name is None or name.source != "command line":
+        return {}
+    pid = search(*read_postmaster(connection)).pid
+    member = None if pid is None else member_of(pid, name.value)
+    changed = {} if member is None else member.pending_restart_reason
+    values = {setting: str(one.new_value) for setting, one in changed.items() if one.new_value is not None}
+    return {
+        setting: value
+        for setting, value in values.items()
+        if setting in sources and sources[setting].source == "command line" and re.fullmatch(r"\w+", value)
+    }
 
 
 _NOT_NOW = "setting could not be applied"
