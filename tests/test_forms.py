@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,12 +24,12 @@ from pgsweep.advice.owner import form_at
 from pgsweep.advice.resources import resources_of
 from pgsweep.cli import advise as cli
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.manager import MANAGERS
+from pgsweep.pg.manager import MANAGERS, PATRONI, PGO, STACKGRES, Manager
 from pgsweep.pg.provider import PROVIDERS
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.place import Kind, Place, PlaceMemory
 from pgsweep.ui.forms import FORMS, patch
-from tests.fix_advice import GB, MB, advised, pages, situation
+from tests.fix_advice import GB, MB, advised, growing, pages, situation
 from tests.fix_cli import run
 from tests.fix_forms import PAGES, SHOWN, WANTED, wanted
 
@@ -123,6 +124,23 @@ def test_a_pod_that_may_have_no_huge_pages_requests_them_where_they_pay(
     found = documents("cnpg", result)[0]["spec"]["resources"]
     assert found["requests"] == found["limits"]
     assert found["limits"].get("hugepages-2Mi") == ("4400Mi" if requested else None)
+
+
+@pytest.mark.parametrize(
+    ("manager", "kind", "requested"),
+    [(PGO, "pod", True), (STACKGRES, "pod", True), (PATRONI, "pod", False), (PGO, "container", False)],
+)
+def test_an_operators_off_is_changed_together_with_the_request(
+    manager: Manager, kind: Kind, requested: bool
+) -> None:
+    """PGO and StackGres set huge_pages to off where a pod requests none; try alone would end it."""
+    place = Place(kind=kind, manager=manager.name)
+    found = msgspec.structs.replace(pages(saved=GB, limit=0), huge_pages="off", place=place)
+    known = replace(growing(), huge_pages=found, settings={"huge_pages": "off"})
+    result = advised(known)
+    setting = next(one for one in result.settings if one.name == "huge_pages")
+    assert (setting.action, setting.value) == (("set", "try") if requested else ("leave", None))
+    assert resources_of(known, result.settings, place).huge_pages == (2200 if requested else None)
 
 
 def test_parameters_of_operators_and_of_patroni_are_texts() -> None:

@@ -29,6 +29,7 @@ from pgsweep.pg.catalog import (
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.conninfo import describe
 from pgsweep.pg.failures import DriverError
+from pgsweep.pg.next_start import read_next_start
 from pgsweep.pg.place import read_place
 from pgsweep.pg.provider import Provider, Wanted, read_provider
 from pgsweep.pg.refusals import explained
@@ -37,6 +38,7 @@ from pgsweep.plain import sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
 from pgsweep.records.place import Place
 from pgsweep.records.runnable import runnable
+from pgsweep.units import bytes_of, format_bytes
 from pgsweep.versions import beyond_tested
 
 R = TypeVar("R")
@@ -114,6 +116,7 @@ def examine(conninfo: str) -> DoctorResult:
         place = _place(connection, found.pid, host.place)
         abilities = [
             *_ServerChecks(connection, server, session, provider).abilities(),
+            *_next_start(connection, server, place),
             *host.abilities(),
             *_perils(place, server),
         ]
@@ -157,6 +160,28 @@ def _place(connection: Connection, pid: int | None, seen: Place) -> Place:
         raise
     except (PgsweepError, DriverError):
         return seen
+
+
+def _next_start(connection: Connection, server: Server, place: Place) -> list[Ability]:
+    """Return what the next start of the server would bring, where that is not what is there now."""
+    try:
+        with explained():
+            found = read_next_start(connection)
+    except ConnectionFailed:
+        raise
+    except (PgsweepError, DriverError):
+        return []
+    why = []
+    if found.errors:
+        reload = ", and no reload takes anything over" if found.errors_end_reloads else ""
+        why.append(f"it would fail{reload}: {'; '.join(found.errors)}")
+    if found.pending:
+        waiting = (f"{name} = {value or 'a value that is not seen'}" for name, value in found.pending.items())
+        why.append(f"it takes over {', '.join(waiting)}")
+        pool, limit = found.pending.get("shared_buffers"), place.memory.limit_bytes
+        if pool is not None and limit is not None and bytes_of(pool, server.block_size_bytes) > limit:
+            why.append(f"the server is killed then: its memory is limited to {format_bytes(limit)}")
+    return [_server("next start", False, "; ".join(why), None, [])] if why else []
 
 
 def _perils(place: Place, server: Server) -> list[Ability]:

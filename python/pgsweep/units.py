@@ -32,6 +32,15 @@ def parse_bytes(text: str) -> int:
     return round(float(match.group(1)) * _FACTORS[unit])
 
 
+def bytes_of(text: str, block_bytes: int) -> int:
+    """Return the bytes of a setting of shared_buffers: a number without a unit is blocks.
+
+    Raises:
+        UsageError: it is not a size.
+    """
+    return int(text) * block_bytes if text.isdigit() else parse_bytes(text)
+
+
 def format_bytes(size_bytes: float) -> str:
     """Return the size in PostgreSQL's units, three significant digits: `64 MB`, `1.5 GB`."""
     value = float(size_bytes)

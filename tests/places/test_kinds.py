@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from pgsweep.advice.owner import adapted
 from pgsweep.doctor import examine
 from pgsweep.host.perils import perils_of
 from pgsweep.host.place import look
@@ -15,6 +17,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.records.place import Kind, Place
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
+from tests.fix_advice import advised, growing
 from tests.fix_doctor import abilities
 from tests.fix_place import group_in, joined, memory_top, started_with
 from tests.fix_process import needs_root
@@ -91,6 +94,29 @@ def test_a_parallel_hash_join_needs_room_in_dev_shm() -> None:
                     session.execute("SELECT count(*) FROM a JOIN b USING (n) WHERE a.t = b.t")
 
 
+@needs_root
+@pytest.mark.parametrize("aside", ["0", "128MB"])
+def test_a_parallel_vacuum_needs_room_in_dev_shm(bindir: Path | None, aside: str) -> None:
+    """Its dead rows lie there, unless the server has set memory aside at its start."""
+    settings = {**SETTINGS, "work_mem": "64kB", "maintenance_work_mem": "64MB", "autovacuum": "off"}
+    settings |= {"min_parallel_index_scan_size": "0", "min_dynamic_shared_memory": aside}
+    settings["dynamic_shared_memory_type"] = "posix"
+    small = "mount -t tmpfs -o size=4m none /dev/shm"
+    with Cluster.create(bindir, settings) as cluster, started_with(cluster, first=small):
+        found = abilities(examine(cluster.conninfo())).get("dynamic shared memory")
+        assert (found is not None) == (aside == "0")
+        if cluster.version_num >= 170000:
+            return  # the rows take a bitmap for each block: a VACUUM takes as much of a larger table only
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as session:
+            session.execute("CREATE TABLE a AS SELECT n FROM generate_series(1, 1000000) AS n")
+            session.execute("CREATE INDEX ON a (n)")
+            session.execute("CREATE INDEX ON a ((n % 7))")
+            session.execute("DELETE FROM a")
+            fails = pytest.raises(psycopg.errors.DiskFull, match="could not resize shared memory")
+            with fails if aside == "0" else nullcontext():
+                session.execute("VACUUM (PARALLEL 2) a")
+
+
 def test_who_is_exposed() -> None:
     uring = {"io_method": "io_uring", "max_connections": "1000"}
     place = Place(kind="systemd", locked_memory_bytes=8 << 20)
@@ -108,3 +134,29 @@ def test_a_user_who_sees_little_is_told_no_kind_but_what_anybody_sees(tmp_path: 
     assert look(None).kind == "elsewhere"
     assert look(os.getpid(), tmp_path).kind == "host"
     assert look(os.getpid(), tmp_path).memory.limited == "unknown"
+
+
+@needs_root
+def test_a_limit_on_addresses_keeps_the_pool_as_it_is() -> None:
+    """As LimitAS of a unit, or `ulimit -v`: with the size that would be advised the server does not start."""
+    limited = f"ulimit -v {600 << 10}"
+    with Cluster.create(settings=SETTINGS) as cluster:
+        with started_with(cluster, first=limited):
+            found = examine(cluster.conninfo())
+            assert found.place is not None
+            assert found.place.address_space_bytes == 600 << 20
+            assert "address space" in abilities(found)
+        result = advised(growing())
+        for name, place, action in (
+            ("limited", found.place, "leave"),
+            ("elsewhere", Place(kind="pod"), "set"),
+        ):
+            pool = next(one for one in adapted(result, place, {}).settings if one.name == "shared_buffers")
+            assert pool.action == action, name
+        cluster.stop()
+        # The program by its path in the folder that the server's user reaches.
+        start = f'{limited}; exec "$@" -c shared_buffers=4GB'
+        argv = ["/bin/sh", "-c", start, "sh", str(cluster._bindir / "postgres")]
+        code, said = cluster.run_program([*argv, "-D", str(cluster.data_directory)], 60)
+        cluster.start()
+    assert code == 1 and "could not map anonymous shared memory" in said

@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from pgsweep.doctor import examine as doctor
 from pgsweep.host.place import look
@@ -21,9 +22,11 @@ from tests.fix_hugepages import locked_pages, needs_2mb, start_with
 from tests.fix_place import (
     HIDE_CGROUPS,
     OWN_MEMORY_CGROUPS,
+    children_of,
     group_in,
     joined,
     memory_top,
+    move,
     run_inside,
 )
 from tests.fix_process import needs_root
@@ -213,3 +216,30 @@ def test_inside_of_lxc_the_memory_is_what_lxcfs_says(tmp_path: Path) -> None:
         budget = json.loads(run_inside(words, **inside).stdout)
         assert budget["capacity_bytes"] == 500 * MB
         assert budget["place"]["kind"] == "lxc"
+
+
+def test_a_limit_on_processes_is_one_on_connections() -> None:
+    """As podPidsLimit, docker run --pids-limit or TasksMax: connections until the server cannot fork."""
+    tops = [Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")]
+    top = next((one for one in tops if (one / "cgroup.procs").exists()), None)
+    if top is None:
+        pytest.skip("no cgroups of processes are mounted")
+    with Cluster.create(settings=SETTINGS) as cluster, group_in(top) as group:
+        pid = cluster.postmaster_pid
+        assert pid is not None
+        if not (group / "pids.max").exists():
+            pytest.skip("the pids controller is not in use there")
+        move([pid, *children_of(pid)], group)
+        allowed = 14 + int((group / "pids.current").read_text())
+        (group / "pids.max").write_text(str(allowed))
+        said = json.loads(run("memory", "budget", "-d", cluster.conninfo(), "--json").stdout)
+        assert said["verdict"] == "tight" and said["place"]["process_limit"] == allowed
+        assert "processes" in abilities(doctor(cluster.conninfo()))
+        opened = 0
+        with ExitStack() as held:
+            with pytest.raises(psycopg.OperationalError, match="could not fork new process"):
+                while opened < 20:
+                    held.enter_context(psycopg.connect(cluster.conninfo()))
+                    opened += 1
+            # What the server itself starts meanwhile, as a worker of its I/O, is one of them.
+            assert said["possible_connections"] - 2 <= opened <= said["possible_connections"]

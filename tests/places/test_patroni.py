@@ -13,6 +13,7 @@ import pytest
 from pgsweep.advice.apply import apply
 from pgsweep.errors import MissingAbility
 from pgsweep.host.patroni import member_of
+from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.bindir import installed_servers
 from pgsweep.ui.forms import patch
 from tests.fix_cli import run
@@ -67,9 +68,14 @@ def test_patroni_takes_its_form(shop: Patroni, tmp_path: Path) -> None:
     shop.ctl("edit-config", "--apply", str(file), "--force")
     wait_until(lambda: shop.status().get("pending_restart") is True, 60)
     assert set(shop.status()["pending_restart_reason"]) == {"shared_buffers", "max_connections"}
+    # The server knows of the one in its file; of the one on its command line Patroni alone.
+    found = examine(shop.conninfo)
+    assert found.settings == {"shared_buffers": "48MB", "max_connections": "37"}
     shop.ctl("restart", f"shop-{os.getpid()}", "--force")
     wait_until(lambda: shop.status().get("state") == "running", 60)
     assert _settings(shop, *WANTED) == SHOWN
+    now = examine(shop.conninfo)
+    assert now.settings == {} and now.huge_pages_needed == found.huge_pages_needed
     # Patroni leaves out, with a warning, what is no setting or has no value of that type.
     log = (shop.folder / "log").read_text()
     assert not [name for name in WANTED if f"parameter={name} " in log]

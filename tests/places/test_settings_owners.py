@@ -14,14 +14,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgsweep import doctor
 from pgsweep.advice.apply import apply
-from pgsweep.errors import MissingAbility
+from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host import patroni
+from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.cluster import Cluster
 from tests.fix_apply import kept, recorded
 from tests.fix_cli import run
-from tests.fix_place import started_with
-from tests.fix_process import busyness, needs_root
+from tests.fix_place import group_in, joined, memory_top, started_with
+from tests.fix_process import busyness, needs_root, wait_until
 
 WANTED = {"effective_cache_size": "3GB", "max_connections": "70"}
 PATRONI = [
@@ -261,3 +263,61 @@ def test_todays_settings_are_those_of_the_server(own: Cluster, tmp_path: Path) -
         "set in postgresql.auto.conf, which goes before postgresql.conf" in text for text in now["remarks"]
     )
     assert now["place"]["kind"] == place["kind"]
+
+
+def test_what_waits_for_the_next_start_is_counted(own: Cluster) -> None:
+    """As after a reload where a restart was due: the server itself says what it then takes."""
+    with psycopg.connect(own.conninfo(), autocommit=True) as session:
+        session.execute("ALTER SYSTEM SET shared_buffers = '512MB'")
+        session.execute("ALTER SYSTEM SET max_connections = 300")
+        session.execute("SELECT pg_reload_conf()")
+        pending = "SELECT count(*) FROM pg_settings WHERE pending_restart"
+        wait_until(lambda: session.execute(pending).fetchone() == (2,), 30)
+        session.execute("CREATE ROLE monitor LOGIN")
+    found = examine(own.conninfo())
+    assert found.settings == {"shared_buffers": "512MB", "max_connections": "300"}
+    # Who may not see the values is told of them, and no `on` with which the server would not start.
+    unseen = examine(own.conninfo().replace("user=postgres", "user=monitor"))
+    assert unseen.settings == {}
+    assert [step.text for step in unseen.steps if step.what == "setting"] == [
+        "ALTER SYSTEM SET huge_pages = try"
+    ]
+    with group_in(memory_top()) as group:
+        (group / "memory.limit_in_bytes").write_text(str(256 << 20))
+        with joined(own, group):
+            [row] = [one for one in doctor.examine(own.conninfo()).abilities if one.name == "next start"]
+    assert row.available is False and "limited to 256 MB" in row.why
+    own.restart()
+    now = examine(own.conninfo())
+    assert now.settings == {} and now.huge_pages_needed == found.huge_pages_needed
+    assert "next start" not in {one.name for one in doctor.examine(own.conninfo()).abilities}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reloads"), [("shared_bufers", "1GB", False), ("work_mem", "'much'", True)]
+)
+def test_nothing_is_written_where_the_files_are_wrong(
+    own: Cluster, tmp_path: Path, name: str, value: str, reloads: bool
+) -> None:
+    """The server ignores the reload, or the value, and does not start again."""
+    conf = own.data_directory / "postgresql.conf"
+    before = conf.read_text()
+    conf.write_text(f"{before}\n{name} = {value}\n")
+    said = refused(own, tmp_path)
+    assert name in (said.cause or "")
+    [row] = [one for one in doctor.examine(own.conninfo()).abilities if one.name == "next start"]
+    assert row.available is False and name in row.why
+    with psycopg.connect(own.conninfo(), autocommit=True) as session:
+        session.execute("ALTER SYSTEM SET effective_cache_size = '3GB'")
+        session.execute("SELECT pg_reload_conf()")
+        if reloads:
+            wait_until(lambda: show(own, "effective_cache_size") == "3GB", 30)
+        else:
+            errors = "SELECT count(*) FROM pg_file_settings WHERE error IS NOT NULL"
+            assert session.execute(errors).fetchone() == (1,)
+            assert show(own, "effective_cache_size") == "4GB"
+        session.execute("ALTER SYSTEM RESET effective_cache_size")
+    with pytest.raises(PgsweepError):
+        own.restart()
+    conf.write_text(before)
+    own.start()

@@ -12,6 +12,7 @@ from typing import Final
 
 from pgsweep.advice.shared_buffers import undo_of
 from pgsweep.advice.situation import Situation
+from pgsweep.pg.manager import PATRONI
 from pgsweep.records.advice import AdvisedSetting, Gain
 from pgsweep.records.hugepages import HugePagesResult, PageTables
 from pgsweep.units import as_setting, format_bytes, format_count, format_percent, huge_page_word
@@ -34,6 +35,9 @@ def advise_huge_pages(situation: Situation, size_bytes: int) -> list[AdvisedSett
         why = f"shared_memory_type is {found.shared_memory_type}, and huge pages are taken for mmap only"
         return [_setting("huge_pages", setting, why)]
     if found.limit_binds:
+        if setting == "off" and requests_pages(situation, found):
+            why = "its operator's default without a request of huge pages; set it with that request"
+            return [_tried(setting, f"{why}: {_measured(found)}", _gain(found))]
         return _limited(found, setting)
     if not found.pools or found.target is None or found.huge_pages_needed is None:
         why = found.reasons[0] if found.reasons else "the kernel's huge pages are not seen from here"
@@ -108,6 +112,46 @@ def pays(situation: Situation, found: HugePagesResult) -> bool:
     return _saved(found.page_tables)[0] >= (situation.memory_bytes or 0) * _LEAST_SHARE
 
 
+def requests_pages(situation: Situation, found: HugePagesResult) -> bool:
+    """Return whether a pod that may have no huge pages is to request them.
+
+    The kubelet allows a pod as many as it requests. Where it requests none, operators set huge_pages to off:
+    then only a patch of theirs sets both at once; with try alone the server would be killed at its start.
+    """
+    if not (found.limit_binds and pays(situation, found)):
+        return False
+    place = found.place
+    both = place is not None and place.kind == "pod" and place.manager not in (None, PATRONI.name)
+    return found.huge_pages != "off" or both
+
+
+def _measured(found: HugePagesResult) -> str:
+    assert found.page_tables is not None
+    return f"page tables take {format_bytes(found.page_tables.now_bytes)}, measured"
+
+
+def _gain(found: HugePagesResult) -> Gain:
+    assert found.page_tables is not None
+    now, most = _saved(found.page_tables)
+    return Gain(of="memory", unit="bytes", value=float(now), low=float(now), high=float(most))
+
+
+def _tried(today: str, why: str, gain: Gain) -> AdvisedSetting:
+    """Return the advice to let the server try."""
+    return AdvisedSetting(
+        name="huge_pages",
+        where="server",
+        today=today,
+        value="try",
+        action="set",
+        kind="predicted",
+        reason=why,
+        gain=gain,
+        takes_effect="restart",
+        undo=undo_of("huge_pages", today),
+    )
+
+
 def _without(found: HugePagesResult) -> str:
     """Return in words what page tables would take without huge pages; nothing where they are not seen."""
     if found.page_tables is None:
@@ -129,24 +173,10 @@ def _not_in_use(situation: Situation, found: HugePagesResult, setting: str | Non
             f"connections at most {format_bytes(most)}"
         )
         return [_setting("huge_pages", setting, why)]
-    gain = Gain(of="memory", unit="bytes", value=float(now), low=float(now), high=float(most))
-    why = f"page tables take {format_bytes(tables.now_bytes)}, measured"
+    gain, why = _gain(found), _measured(found)
     advice = []
     if setting == "off":
-        advice.append(
-            AdvisedSetting(
-                name="huge_pages",
-                where="server",
-                today=setting,
-                value="try",
-                action="set",
-                kind="predicted",
-                reason=why,
-                gain=gain,
-                takes_effect="restart",
-                undo=undo_of("huge_pages", setting),
-            )
-        )
+        advice.append(_tried(setting, why, gain))
     else:
         advice.append(_setting("huge_pages", setting, "it takes huge pages where the kernel has them"))
     advice.append(_pages(_total(found), found.target, why, gain))

@@ -11,7 +11,10 @@ from pgsweep.pg.manager import Source, manager_named
 from pgsweep.pg.provider import PROVIDERS, Wanted, provider_named
 from pgsweep.records.advice import AdviceResult, AdvisedSetting
 from pgsweep.records.place import Place
-from pgsweep.units import SETTING_UNITS, in_unit
+from pgsweep.units import SETTING_UNITS, format_bytes, in_unit, parse_bytes
+
+_CODE_BYTES = 192 << 20
+"""What a process maps besides its shared buffers: code, libraries, and a little of its own; assumed."""
 
 _FORMS = ("rds", "aurora", "cloudsql", "azure")
 """The providers whose settings are written as a patch."""
@@ -69,9 +72,9 @@ def adapted(result: AdviceResult, place: Place | None, sources: Mapping[str, Sou
         place: of the server; None where that is not known.
         sources: where its settings have their values from; empty without a session on it.
     """
-    wanted = [one for one in result.settings if one.where == "server" and one.action == "set"]
+    settings, remarks = [_within(one, place) for one in result.settings], list(result.remarks)
+    wanted = [one for one in settings if one.where == "server" and one.action == "set"]
     where = where_set(place, wanted)
-    settings, remarks = list(result.settings), list(result.remarks)
     if where is not None:
         owner = (place.provider or place.manager) if place is not None else ""
         remarks.insert(0, f"{owner} keeps the settings of this server, not ALTER SYSTEM: set it {where}")
@@ -93,6 +96,17 @@ def adapted(result: AdviceResult, place: Place | None, sources: Mapping[str, Sou
         set_elsewhere=where,
         form=form_at(place),
     )
+
+
+def _within(one: AdvisedSetting, place: Place | None) -> AdvisedSetting:
+    """Return a setting, left as it is where the server would not start with it."""
+    limit = None if place is None else place.address_space_bytes
+    if limit is None or one.name != "shared_buffers" or one.action != "set" or one.value is None:
+        return one
+    if parse_bytes(one.value) + _CODE_BYTES <= limit:
+        return one
+    why = f"its processes may map {format_bytes(limit)} each (RLIMIT_AS): raise that first. {one.reason}"
+    return msgspec.structs.replace(one, action="leave", value=None, reason=why, undo="", takes_effect="")
 
 
 def _remark(one: AdvisedSetting, source: Source | None) -> str | None:

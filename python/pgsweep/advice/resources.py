@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pgsweep.advice.huge_pages import pays
+from pgsweep.advice.huge_pages import requests_pages
 from pgsweep.advice.situation import MB, Situation
-from pgsweep.host.perils import parallel_hash_bytes
+from pgsweep.host.perils import parallel_hash_bytes, parallel_vacuum_bytes, set_aside_bytes
 from pgsweep.records.advice import AdvisedSetting, Resources
 from pgsweep.records.place import Place
 from pgsweep.units import format_bytes, format_count
@@ -54,9 +54,7 @@ def _huge_pages(situation: Situation, settings: list[AdvisedSetting]) -> tuple[i
     wanted = found.status == "on" or any(
         one.action == "set" and one.where in ("kernel", "cgroup") for one in settings
     )
-    # A pod that requests none may have none: its limit is what the request changes.
-    refused = found.limit_binds and found.huge_pages != "off" and pays(situation, found)
-    if not (wanted or refused) or found.shared_memory_type != "mmap":
+    if not (wanted or requests_pages(situation, found)) or found.shared_memory_type != "mmap":
         return None, "none are advised" if setting is None else setting.reason
     size = format_bytes(found.huge_page_size_bytes)
     return found.huge_pages_needed, (
@@ -84,13 +82,15 @@ def _dev_shm(situation: Situation) -> tuple[int | None, str]:
     settings = {"hash_mem_multiplier": _HASH_MULTIPLIER, **situation.settings}
     if settings.get("dynamic_shared_memory_type", "posix") != "posix":
         return None, "dynamic shared memory is not there"
-    join = parallel_hash_bytes(settings)
-    if not join:
+    join, vacuum = parallel_hash_bytes(settings), parallel_vacuum_bytes(settings)
+    if not join and not vacuum:
         return _LEAST_SHM_BYTES, "no query has parallel workers, as far as the settings say"
     workers = max(1, situation.number("max_parallel_workers_per_gather") or 1)
     joins = max(1, (situation.number("max_worker_processes") or workers) // workers)
-    need = max(_LEAST_SHM_BYTES, -(-join * joins // MB) * MB)
+    need = max(_LEAST_SHM_BYTES, -(-(join * joins + vacuum - set_aside_bytes(settings)) // MB) * MB)
+    beside = f", and a VACUUM with parallel workers {format_bytes(vacuum)}" if vacuum else ""
     return need, (
         f"{format_count(joins)} parallel hash joins at once may take {format_bytes(join)} each (assumed: "
-        "work_mem x hash_mem_multiplier for each worker and the leader); what is not used takes no memory"
+        f"work_mem x hash_mem_multiplier for each worker and the leader){beside}; what is not used takes no "
+        "memory"
     )

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pgsweep.host.group_tree import Groups, Unseen, groups_of, mounts_of
+from pgsweep.host.group_tree import PROC, Groups, Unseen, groups_of, mounts_of
 
 _NO_LIMIT = 1 << 62
 """Version 1 shows no limit as a number of pages that no machine has (mm/page_counter.c)."""
@@ -319,6 +319,22 @@ def _room_in(group: Path, limit_file: str, usage_file: str) -> MemoryRoom | None
         shmem_bytes=shmem,
         throttles=limit_file == "memory.high",
     )
+
+
+def processes_allowed(pid: int, proc: Path = PROC) -> tuple[int | None, int | None]:
+    """Return the least number of processes that a cgroup above a process allows, and the least that is left.
+
+    Threads count too (kernel/cgroup/pids.c). Both are None where none is limited, or none is seen.
+
+    Args:
+        pid: the process.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    groups = groups_of(pid, "pids", proc)
+    folders = groups.folders if isinstance(groups, Groups) else ()
+    limits = [(_number(folder / "pids.max"), _number(folder / "pids.current")) for folder in folders]
+    known = [(limit, limit - (used or 0)) for limit, used in limits if limit is not None]
+    return min((limit for limit, _ in known), default=None), min((left for _, left in known), default=None)
 
 
 def _number(file: Path) -> int | None:

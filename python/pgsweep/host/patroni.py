@@ -49,16 +49,22 @@ class _About(msgspec.Struct):
     name: str = ""
 
 
+class _Changed(msgspec.Struct):
+    new_value: str | int | float | bool | None = None
+
+
 class PatroniMember(msgspec.Struct):
     """What the REST API of Patroni says of its server (GET /patroni).
 
     Attributes:
         role: `primary`, `replica` and so on.
         patroni: the cluster (`scope`) and the member's name.
+        pending_restart_reason: settings whose new values it gives the server at its next start.
     """
 
     role: str = ""
     patroni: _About = msgspec.field(default_factory=_About)
+    pending_restart_reason: dict[str, _Changed] = msgspec.field(default_factory=dict)
 
 
 def member_of(pid: int, cluster_name: str, proc: Path = PROC) -> PatroniMember | None:

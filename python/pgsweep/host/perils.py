@@ -11,8 +11,12 @@ from typing import Final, NamedTuple
 from pgsweep.records.place import Place
 from pgsweep.units import format_bytes, format_count
 
+_MB: Final = 1 << 20
 _RING_BYTES: Final = 24 << 10
 """What the kernel locks for one queue of io_uring of 64 entries: rings and entries, in whole pages."""
+
+_ALWAYS_THERE: Final = 10
+"""The postmaster, the checkpointer, the writers, launchers and workers of I/O that a server starts with."""
 
 _MANY_PROCESSORS: Final = 32
 _PREEMPTED_FROM: Final = (7, 0)
@@ -52,6 +56,8 @@ def perils_of(
     found = [
         _dynamic_shared_memory(place, settings),
         _locked_memory(place, settings),
+        _address_space(place),
+        _processes(place, settings),
         _spinlock(
             huge_pages=huge_pages,
             processors=processors or os.cpu_count() or 1,
@@ -79,21 +85,54 @@ def parallel_hash_bytes(settings: Mapping[str, str]) -> int:
     return round(each * (workers + 1)) if workers else 0
 
 
+def parallel_vacuum_bytes(settings: Mapping[str, str]) -> int:
+    """Return what one VACUUM with parallel workers may take of dynamic shared memory; 0 without workers.
+
+    Its dead rows lie there (vacuumparallel.c), as do the graphs of some extensions' indexes while they are
+    built: up to maintenance_work_mem.
+
+    Args:
+        settings: in the units of pg_settings.
+    """
+    workers = _number(settings, "max_parallel_maintenance_workers", 0)
+    return round(_number(settings, "maintenance_work_mem", 0) * 1024) if workers else 0
+
+
+def set_aside_bytes(settings: Mapping[str, str]) -> int:
+    """Return what the server sets aside at its start for dynamic shared memory, and takes first (dsm.c).
+
+    Args:
+        settings: in the units of pg_settings.
+    """
+    return round(_number(settings, "min_dynamic_shared_memory", 0) * _MB)
+
+
 def _dynamic_shared_memory(place: Place, settings: Mapping[str, str]) -> Peril | None:
-    """Compare /dev/shm with what one parallel hash join may take there for all processes."""
+    """Compare /dev/shm with what one statement may take there for all of its processes."""
     size = place.dev_shm_bytes
     if size is None or settings.get("dynamic_shared_memory_type", "posix") != "posix":
         return None
-    need = parallel_hash_bytes(settings)
-    if need <= size:
+    workers = format_count(_number(settings, "max_parallel_workers_per_gather", 0))
+    need, what, setting = max(
+        (
+            parallel_hash_bytes(settings),
+            f"a parallel hash join (work_mem x hash_mem_multiplier, for {workers} workers and their leader)",
+            "work_mem",
+        ),
+        (
+            parallel_vacuum_bytes(settings),
+            "a VACUUM with parallel workers, or an extension that builds an index with them, "
+            "(maintenance_work_mem)",
+            "maintenance_work_mem",
+        ),
+    )
+    if need <= size + set_aside_bytes(settings):
         return None
     return Peril(
         "dynamic shared memory",
-        f"a parallel hash join may take {format_bytes(need)} of dynamic shared memory (work_mem x "
-        f"hash_mem_multiplier, for {format_count(_number(settings, 'max_parallel_workers_per_gather', 0))} "
-        f"workers and their leader), and /dev/shm has "
+        f"{what} may take {format_bytes(need)} of dynamic shared memory, and /dev/shm has "
         f"{format_bytes(size)}: `could not resize shared memory segment: No space left on device`",
-        "docker run --shm-size, in a pod an emptyDir of medium Memory on /dev/shm; or a smaller work_mem",
+        f"docker run --shm-size, in a pod an emptyDir of medium Memory on /dev/shm; or a smaller {setting}",
     )
 
 
@@ -112,6 +151,37 @@ def _locked_memory(place: Place, settings: Mapping[str, str]) -> Peril | None:
         f"may lock {format_bytes(limit)} (RLIMIT_MEMLOCK): `could not setup io_uring queue: Cannot allocate "
         "memory` on kernels that count it",
         "LimitMEMLOCK=infinity in the unit, docker run --ulimit memlock=-1; or io_method = worker",
+    )
+
+
+def _address_space(place: Place) -> Peril | None:
+    limit = place.address_space_bytes
+    if limit is None:
+        return None
+    return Peril(
+        "address space",
+        f"each process may map {format_bytes(limit)} (RLIMIT_AS), shared memory and code included: a session "
+        "that needs more ends with `out of memory` while there is memory, and with larger shared_buffers the "
+        "server does not start",
+        "LimitAS=infinity in the unit, ulimit -v unlimited",
+    )
+
+
+def _processes(place: Place, settings: Mapping[str, str]) -> Peril | None:
+    """Compare the processes that a cgroup allows with one for each connection and worker."""
+    limit = place.process_limit
+    connections = round(_number(settings, "max_connections", 100))
+    workers = _number(settings, "max_worker_processes", 8) + _number(settings, "autovacuum_max_workers", 3)
+    need = round(connections + workers + _number(settings, "max_wal_senders", 10) + _ALWAYS_THERE)
+    if limit is None or need <= limit:
+        return None
+    return Peril(
+        "processes",
+        f"max_connections of {format_count(connections)} and the workers take up to {format_count(need)} "
+        f"processes, and a cgroup allows {format_count(limit)} (pids.max): `could not fork new process for "
+        "connection: Resource temporarily unavailable`",
+        "TasksMax in the unit, docker run --pids-limit, podPidsLimit of the kubelet; or a smaller "
+        "max_connections",
     )
 
 

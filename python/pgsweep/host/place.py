@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pgsweep.host.group_tree import PROC, paths_of
-from pgsweep.host.limits import counts_huge_pages, memory_limits
+from pgsweep.host.limits import counts_huge_pages, memory_limits, processes_allowed
 from pgsweep.host.postmaster import pid_namespaces
 from pgsweep.host.procfile import lines_of, parse_meminfo, read_kernel_text
 from pgsweep.records.place import Kind, Limited, Place, PlaceMemory
@@ -43,6 +43,7 @@ def look(pid: int | None, proc: Path = PROC) -> Place:
     paths: dict[str, str] = {}
     with suppress(OSError):
         paths = paths_of(proc, str(pid))
+    process_limit, process_room = processes_allowed(pid, proc)
     unit = next((found[1] for path in paths.values() if (found := _UNIT.search(path))), None)
     return Place(
         kind=kind,
@@ -50,7 +51,10 @@ def look(pid: int | None, proc: Path = PROC) -> Place:
         memory=look_at_memory(pid, proc),
         unit=unit,
         dev_shm_bytes=_dev_shm(pid, proc),
-        locked_memory_bytes=_locked_memory(pid, proc),
+        locked_memory_bytes=_soft_limit(pid, "Max locked memory", proc),
+        address_space_bytes=_soft_limit(pid, "Max address space", proc),
+        process_limit=process_limit,
+        process_room=process_room,
         sysctl_writable=not _is_read_only(_mounts(None, proc), "/proc/sys"),
     )
 
@@ -162,12 +166,12 @@ def _dev_shm(pid: int, proc: Path) -> int | None:
     return None
 
 
-def _locked_memory(pid: int, proc: Path) -> int | None:
-    """Return the soft limit on locked memory; None where there is none, or it is not seen."""
+def _soft_limit(pid: int, name: str, proc: Path) -> int | None:
+    """Return a limit as setrlimit(2) has it; None where there is none, or it is not seen."""
     with suppress(OSError, IndexError, ValueError):
         for line in lines_of(read_kernel_text(proc / str(pid) / "limits")):
-            if line.startswith("Max locked memory"):
-                soft = line.removeprefix("Max locked memory").split()[0]
+            if line.startswith(name):
+                soft = line.removeprefix(name).split()[0]
                 return None if soft == "unlimited" else int(soft)
     return None
 

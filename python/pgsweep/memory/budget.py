@@ -206,8 +206,8 @@ def _shared_per_connection(
         other = min(other + _MORE_CONNECTIONS, _MOST_CONNECTIONS)
     try:
         # Not the size of the mapping, which is rounded up to whole huge pages.
-        now = examine(conninfo).shared_memory_bytes or seen.totals.shared_memory_size_bytes
-        found = examine(conninfo, settings={"max_connections": str(other)})
+        now = examine(conninfo, pending=False).shared_memory_bytes or seen.totals.shared_memory_size_bytes
+        found = examine(conninfo, settings={"max_connections": str(other)}, pending=False)
     except ClusterError:
         if connections != settings.max_connections:
             raise
@@ -524,6 +524,14 @@ def _judged(
             f"nearly all of it: "
             "pgsweep hugepages"
         )
+    if (most := _connections_allowed(seen)) is not None and most < possible:
+        safe, possible = min(safe, most), most
+        if most < connections:
+            verdict = "tight" if verdict == "fits" else verdict
+            reasons.append(
+                f"the server's cgroup allows no more than {format_count(most)} connections: each is a "
+                "process (pids.max)"
+            )
     return BudgetResult(
         server_version=seen.server_version,
         database=seen.database,
@@ -545,3 +553,10 @@ def _judged(
         missing=seen.missing,
         place=seen.place,
     )
+
+
+def _connections_allowed(seen: MemoryResult) -> int | None:
+    """Return how many connections a limit on processes allows, beside all that is there now."""
+    room = None if seen.place is None else seen.place.process_room
+    # Ours is one of the processes, and ends with this command.
+    return None if room is None else (seen.connections or 0) + room + 1

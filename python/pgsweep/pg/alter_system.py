@@ -18,6 +18,7 @@ from pgsweep.host.place import why_auto_conf_is_closed
 from pgsweep.host.postmaster import search
 from pgsweep.pg.catalog import read_postmaster
 from pgsweep.pg.manager import Source, find_manager, read_sources
+from pgsweep.pg.next_start import refuse_where_files_are_wrong
 from pgsweep.pg.provider import Wanted, read_provider
 from pgsweep.pg.queries import load
 from pgsweep.units import in_unit
@@ -72,6 +73,7 @@ def check_allowed(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
         )
     if wanted:
         refuse_kept_elsewhere(connection, wanted)
+        refuse_where_files_are_wrong(connection)
     if not allowed:
         hint = "put the lines of --format postgresql.conf where they are managed"
         raise MissingAbility(_DISABLED, cause=_OUTSIDE, hint=hint)

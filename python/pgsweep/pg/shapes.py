@@ -107,6 +107,7 @@ _SHAPES: Final = {
     "evict": "one: count count",
     "extension": "one: text? text? text? bool",
     "extension_trust": "few: bytes? bool bytes bytes bool",
+    "file_settings": "bytes? bytes? bytes? int? text?",
     "free_connections": "one: count",
     "history_claim": "one: bool pid? text?",
     "history_owner": "one: bool bool bytes",

@@ -59,6 +59,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         dev_shm_bytes: size of its /dev/shm; null where that is not seen.
         locked_memory_bytes: how much memory its processes may lock (RLIMIT_MEMLOCK); null where there is no
             limit, or it is not seen.
+        address_space_bytes: how much each of its processes may map, shared memory included (RLIMIT_AS); null
+            as above.
+        process_limit: how many processes a cgroup lets it and its neighbours have; null where there is no
+            such limit, or it is not seen.
+        process_room: how many more the cgroups let it have now.
         sysctl_writable: whether /proc/sys can be written here.
         provider: the hosted service that it belongs to; null for none that is known.
         manager: what keeps its settings and overwrites those that others set; null for none that is known.
@@ -71,6 +76,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     unit: str | None = None
     dev_shm_bytes: int | None = None
     locked_memory_bytes: int | None = None
+    address_space_bytes: int | None = None
+    process_limit: int | None = None
+    process_room: int | None = None
     sysctl_writable: bool = True
     provider: str | None = None
     manager: str | None = None

@@ -26,6 +26,7 @@ from pgsweep.pg.activity import read_activity
 from pgsweep.pg.bindir import ServerBinaries
 from pgsweep.pg.catalog import read_postmaster, read_server
 from pgsweep.pg.connect import connect
+from pgsweep.pg.next_start import read_next_start
 from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
@@ -36,10 +37,13 @@ from pgsweep.records.hugepages import (
     HugePagesResult,
     PageTables,
 )
-from pgsweep.units import format_count, parse_bytes
+from pgsweep.units import bytes_of, format_count
 
 _SAMPLE = 8
 """The number of connections whose mappings are read: they are alike."""
+
+_SIZED_BY = ("max_", "autovacuum_", "min_dynamic_shared_memory")
+"""How settings begin that shared memory is sized by, besides those that end in `_buffers`."""
 
 USUAL_PAGE_BYTES = 2 << 20
 """The default size on x86-64 and, with pages of 4 kB, on arm64; assumed where the host cannot be seen."""
@@ -60,8 +64,9 @@ def examine(
     page_bytes: int | None = None,
     connections: int | None = None,
     scratch: ScratchServer | None = None,
+    pending: bool = True,
 ) -> HugePagesResult:
-    """Return how many huge pages a server needs, with its settings or with others.
+    """Return how many huge pages a server needs when it starts next, with its settings or with others.
 
     Args:
         conninfo: as libpq understands it.
@@ -69,13 +74,13 @@ def examine(
         page_bytes: size of the pages; the server's or the kernel's default by default.
         connections: for how many to predict page tables; max_connections by default.
         scratch: for asking about other settings, where the caller has one of the server's release already.
+        pending: with the settings that wait for a restart; without them, as it runs now.
 
     Raises:
         UsageError: the text is not a connection string.
         ConnectionFailed: the server cannot be reached, or went away.
         ClusterError: the server does not take the settings.
     """
-    changes = dict(settings or {})
     with connect(conninfo) as connection, explained():
         server = read_server(connection)
         facts = read_facts(connection)
@@ -85,6 +90,12 @@ def examine(
         found = search(*process)
         pid = found.pid
         place = read_place(connection, pid)
+        # The pages are taken when the server starts next: with the values that wait for that.
+        coming = read_next_start(connection).pending if pending else {}
+        sizes = {k: v for k, v in coming.items() if k.startswith(_SIZED_BY) or k.endswith("_buffers")}
+        changes = {**{name: value for name, value in sizes.items() if value is not None}, **(settings or {})}
+        takes_more = {*sizes, "shared_preload_libraries"}
+        uncounted = [name for name in coming if name in takes_more and name not in changes]
         if pid is None and facts.by_socket and len(found.closed) == 1:
             pid = found.closed[0]  # much about a process anybody may read
         # As long as the session lives: where there is no other, it shows what a connection has.
@@ -118,7 +129,7 @@ def examine(
         huge_pages=facts.huge_pages,
         settings=changes,
         status=status,
-        shared_buffers_bytes=_bytes_of(buffers, server.block_size_bytes),
+        shared_buffers_bytes=bytes_of(buffers, server.block_size_bytes),
         shared_memory_bytes=size.likely_bytes,
         huge_pages_needed=needed,
         huge_page_size_bytes=size_of_page,
@@ -155,9 +166,15 @@ def examine(
         shared_memory_type=result.shared_memory_type,
         setting_page_bytes=facts.huge_page_bytes,
         limits=limits,
+        uncounted=bool(uncounted),
     )
+    notes = list(size.notes)
+    if counted := [name for name in sizes if name in changes]:
+        notes.append(f"{', '.join(counted)}: another value waits for the next start already")
+    if uncounted:
+        notes.append(f"not counted: what waits for the next start of {', '.join(uncounted)}")
     return msgspec.structs.replace(
-        result, reasons=[*reasons_for(result, around), *size.notes], steps=steps_for(result, around)
+        result, reasons=[*reasons_for(result, around), *notes], steps=steps_for(result, around)
     )
 
 
@@ -358,12 +375,3 @@ def _missing(here: bool, found: Search, pid: int | None) -> list[Missing]:
         return [Missing(what="the server's process", why=why, enable="run pgsweep on the host, as root")]
     why = f"the server runs as {user_of(pid) or 'another user'}, whose processes this user may not look into"
     return [Missing(what="the server's memory", why=why, enable="sudo pgsweep hugepages ...")]
-
-
-def _bytes_of(text: str, block_bytes: int) -> int:
-    """Return the bytes of a setting of shared_buffers: a number without a unit is blocks.
-
-    Raises:
-        UsageError: it is not a size.
-    """
-    return int(text) * block_bytes if text.isdigit() else parse_bytes(text)

@@ -27,6 +27,7 @@ class Circumstances:
         setting_page_bytes: huge_page_size; 0 for the kernel's default.
         limits: of its hugetlb cgroups, for pages of the size in question.
         not_started: it did not start, for want of huge pages.
+        uncounted: values that wait for its next start are not counted: it may take more pages then.
     """
 
     pid: int | None = None
@@ -36,6 +37,7 @@ class Circumstances:
     setting_page_bytes: int = 0
     limits: HugeLimits = UNLIMITED
     not_started: bool = False
+    uncounted: bool = False
 
     @property
     def impossible(self) -> bool:

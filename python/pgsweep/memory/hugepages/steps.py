@@ -65,9 +65,10 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
     ]
     if pool is not None and not pool.is_default:
         steps.append(_setting(place, "huge_page_size", f"'{as_setting(page_bytes)}'"))
-    # A limit that cannot be seen may be too low: with `on` the server would not start.
+    # A limit that cannot be seen may be too low, and what is not counted may take more: with `on` the server
+    # would not start.
     hidden = around.limits.unseen is not None and result.allowed_pages is None
-    wanted = "try" if contained and hidden else "on"
+    wanted = "try" if (contained and hidden) or around.uncounted else "on"
     if result.huge_pages not in ("on", wanted):
         steps.append(_setting(place, "huge_pages", wanted))
     if contained:

@@ -9,8 +9,9 @@ WHERE name = ANY (ARRAY[
     'effective_cache_size', 'effective_io_concurrency', 'hash_mem_multiplier', 'huge_pages', 'huge_pages_status',
     'in_hot_standby', 'io_combine_limit', 'io_max_combine_limit', 'io_max_concurrency', 'io_max_workers', 'io_method',
     'io_min_workers', 'io_workers',
-    'maintenance_io_concurrency', 'max_connections', 'max_parallel_workers_per_gather', 'max_wal_senders',
-    'max_wal_size', 'max_worker_processes', 'segment_size', 'server_encoding', 'shared_buffers',
+    'maintenance_io_concurrency', 'maintenance_work_mem', 'max_connections', 'max_parallel_maintenance_workers',
+    'max_parallel_workers_per_gather', 'max_wal_senders', 'max_wal_size', 'max_worker_processes',
+    'min_dynamic_shared_memory', 'segment_size', 'server_encoding', 'shared_buffers',
     'shared_memory_type', 'shared_preload_libraries', 'stats_fetch_consistency', 'synchronize_seqscans', 'track_counts', 'track_io_timing',
     'vacuum_buffer_usage_limit', 'wal_buffers', 'work_mem'])
 ORDER BY name
