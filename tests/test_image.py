@@ -188,7 +188,7 @@ def test_the_image_serves_what_it_sees_of_a_server(
     assert {int(found[name][0], 16) for name in ("CapEff", "CapPrm", "CapBnd")} == {0}
     assert found["NoNewPrivs"] == ["1"]
 
-    def times() -> list[float]:
+    def times() -> list[str]:
         answer = podman.ask("/servers/shop/series.json")[1]
         return list(json.loads(answer)["at"]) if answer.startswith("{") else []
 

@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.pg.cluster import Cluster
+from pgsweep.units import seconds_of
 from tests.fix_process import busyness
 from tests.fix_serve import serving
 
@@ -124,7 +125,7 @@ def test_servers_that_hang_delay_no_other(own: Cluster, wheel18: Cluster, tmp_pa
                 stopped = time.time()
                 lively = served.wait_for(
                     "/servers/lively/series.json",
-                    lambda s: sum(at > stopped for at in s["at"]) >= 5,
+                    lambda s: sum(seconds_of(at) > stopped for at in s["at"]) >= 5,
                 )
                 # Nothing newer than the look that ran when it stopped.
                 last = served.json("/servers/frozen/summary.json")["at"]
@@ -139,7 +140,7 @@ def test_servers_that_hang_delay_no_other(own: Cluster, wheel18: Cluster, tmp_pa
                 assert served.ask("/")[0] == 200
                 assert time.monotonic() - began < 5 * busyness()
             covered = zip(lively["at"], lively["columns"]["covered_seconds"], strict=True)
-            assert max(seconds for at, seconds in covered if at > stopped) < 10
+            assert max(seconds for at, seconds in covered if seconds_of(at) > stopped) < 10
             served.wait_for("/servers/frozen/summary.json", lambda s: s["at"] > last)
             # A session that hangs does not keep it from ending.
             assert served.stop() == 0
@@ -149,17 +150,18 @@ def test_after_a_sleep_it_goes_on(wheel18: Cluster, tmp_path: Path) -> None:
     """The time slept is covered by one sample, so rates stay those of the time that has passed."""
     options = configured(tmp_path, {"one": wheel18.conninfo()})
     with serving(tmp_path / "h", options=options) as served:
-        before = served.wait_for("/servers/one/series.json", lambda s: len(s["at"]) >= 2)["at"][-1]
+        known = served.wait_for("/servers/one/series.json", lambda s: len(s["at"]) >= 2)["at"]
+        before = seconds_of(known[-1])
         asleep = 4.0
         with frozen([served.process.pid]):
             time.sleep(asleep)
         found = served.wait_for(
-            "/servers/one/series.json", lambda s: sum(at > before + asleep for at in s["at"]) >= 3
+            "/servers/one/series.json", lambda s: sum(seconds_of(at) > before + asleep for at in s["at"]) >= 3
         )
         longest = max(
             covered
             for at, covered in zip(found["at"], found["columns"]["covered_seconds"], strict=True)
-            if at > before
+            if seconds_of(at) > before
         )
         assert longest >= asleep * 0.9
         assert found["gaps"] == []

@@ -33,6 +33,7 @@ from pgsweep.records.top import TopRelation
 from pgsweep.serve.recording import SAMPLE_BLOCKS
 from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent
+from pgsweep.units import seconds_of
 from tests.fix_page import load_running
 from tests.fix_serve import Served, Tab, serving
 
@@ -100,7 +101,7 @@ def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             for pid in pids:
                 send(pid, signal.SIGSTOP)
             # A look that is under way may still end; the history gets it some moments later.
-            running.wait_for("/servers/shop/summary.json", lambda s: time.time() - s["at"] > 3)
+            running.wait_for("/servers/shop/summary.json", lambda s: time.time() - seconds_of(s["at"]) > 3)
             yield running
         finally:
             for pid in pids:
@@ -254,7 +255,8 @@ def test_the_curve(page: Any, served: Served) -> None:
             assert shown[label] == f"{100 * point[name]:.2f}%", (shown, point)
     assert len(sizes) > 2
     assert format_bytes(BUFFERS * 8192) in sizes
-    levels = [one["result"]["verdict"]["level"] if one["result"] else "no prediction" for one in curves]
+    nothing = {True: "too early", False: "no prediction"}
+    levels = [one["result"]["verdict"]["level"] if one["result"] else nothing[one["early"]] for one in curves]
     assert [text.split(": ")[1].split(",")[0] for text in texts(page, "#verdict .verdict")] == levels
 
 
@@ -266,12 +268,13 @@ def test_reads_over_time(page: Any, served: Served) -> None:
     columns = series["columns"]
     if any(columns["split_seconds"]):
         names = ["page_cache_reads", "disk_reads"] + ["unsplit_reads"] * any(columns["unsplit_reads"])
-        labels = [*["page cache", "disk", "page cache or disk"][: len(names)], "pool (right axis)"]
+        lines = ["page cache", "disk", "page cache or disk"][: len(names)]
+        labels = ["into the pool", *lines, "pool (right axis)"]
         # Under the pointer a line shows its nearest value, without it the last.
         rows = [
-            [*row, hit]
+            [read, *row, hit]
             for later in (True, False)
-            for row, hit in zip(split_rows(columns, names, later=later), hits, strict=True)
+            for read, row, hit in zip(reads, split_rows(columns, names, later=later), hits, strict=True)
         ]
     check_lines(page, "reads", labels, rows)
 
@@ -347,7 +350,7 @@ def test_the_usage_counts(page: Any, served: Served) -> None:
     assert texts(page, "#usage [data-usage]") == [count(number) for number in pool["usage_counts"]]
     assert sum(pool["usage_counts"]) > 0
     sizes = [known_bytes(pool[name]) for name in ("unused_bytes", "dirty_bytes", "pinned_bytes")]
-    assert texts(page, "#usage .note") == ["{} unused, {} dirty, {} pinned.".format(*sizes)]
+    assert texts(page, "#usage .note")[0].endswith("ago. {} unused, {} dirty, {} pinned.".format(*sizes))
 
 
 @following
@@ -412,6 +415,15 @@ def of_databases(found: Any) -> list[list[Any]]:
     ]
 
 
+def of_shares(found: Any) -> list[list[Any]]:
+    return [
+        [at, one["database"], one["relation"], one["pool_bytes"][number]]
+        for number, at in enumerate(found["at"])
+        for one in found["relations"]
+        if one["pool_bytes"][number] is not None
+    ]
+
+
 DOWNLOADS: dict[str, Callable[[Any], list[list[Any]]]] = {
     "series": of_series,
     "curves": of_curves,
@@ -420,6 +432,7 @@ DOWNLOADS: dict[str, Callable[[Any], list[list[Any]]]] = {
     "relations": of_relations,
     "consumers": of_consumers,
     "databases": of_databases,
+    "shares": of_shares,
 }
 
 
@@ -439,5 +452,5 @@ def test_the_downloads_of_each_panel(page: Any, served: Served) -> None:
         found = served.json(path.removeprefix(served.address).replace(".csv", ".json"))
         expected = [["" if cell is None else str(cell) for cell in row] for row in DOWNLOADS[name](found)]
         assert list(csv.reader(io.StringIO(text)))[1:] == expected, path
-        if name not in ("consumers", "databases", "memory"):
+        if name not in ("consumers", "databases", "memory", "shares"):
             assert expected, path

@@ -116,14 +116,14 @@ def as_csv(name: str, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> R
 
 def series_csv(key: str, series: ServeSeries) -> Response:
     """Return a part of the history."""
-    rows = ([at, *values] for at, *values in zip(series.at, *series.columns.values(), strict=True))
+    rows = ([iso_time(at), *values] for at, *values in zip(series.at, *series.columns.values(), strict=True))
     return as_csv(f"{key}-series", ["at", *series.columns], rows)
 
 
 def databases_csv(key: str, found: ServeDatabases) -> Response:
     """Return hits and reads of each database, a row an interval and database."""
     rows = [
-        (at, seconds, one.name, one.hits[number], one.reads[number])
+        (iso_time(at), seconds, one.name, one.hits[number], one.reads[number])
         for number, (at, seconds) in enumerate(zip(found.at, found.seconds, strict=True))
         for one in found.databases
         if one.hits[number] is not None
@@ -134,7 +134,7 @@ def databases_csv(key: str, found: ServeDatabases) -> Response:
 def shares_csv(key: str, found: ServeShares) -> Response:
     """Return what relations have in the pool, a row an interval and relation."""
     rows = [
-        (at, shown(one.database), shown(one.relation), one.pool_bytes[number])
+        (iso_time(at), shown(one.database), shown(one.relation), one.pool_bytes[number])
         for number, at in enumerate(found.at)
         for one in found.relations
         if one.pool_bytes[number] is not None
@@ -145,7 +145,7 @@ def shares_csv(key: str, found: ServeShares) -> Response:
 def curves_csv(key: str, curves: Iterable[ServeCurve]) -> Response:
     """Return the points of curves."""
     rows = [
-        (c.at, c.window_seconds, c.covered_seconds, c.result.verdict.level, p.shared_buffers_bytes,
+        (iso_time(c.at), c.window_seconds, c.covered_seconds, c.result.verdict.level, p.shared_buffers_bytes,
          p.miss_ratio, p.low, p.high, c.advised_bytes)
         for c in curves
         if c.result is not None
@@ -159,7 +159,7 @@ def curves_csv(key: str, curves: Iterable[ServeCurve]) -> Response:
 def advice_csv(key: str, advice: ServeAdvice) -> Response:
     """Return the settings that each window advises."""
     rows = [
-        (one.at, one.window_seconds, one.covered_seconds, one.result.verdict.level, setting.name,
+        (iso_time(one.at), one.window_seconds, one.covered_seconds, one.result.verdict.level, setting.name,
          setting.today, setting.action, setting.value, setting.kind, setting.reason,
          *((None,) * 4 if (gain := setting.gain) is None else (gain.of, gain.value, gain.low, gain.high)))
         for one in advice.windows
