@@ -1,5 +1,7 @@
 """How long answers take: processor seconds and peak memory of `predict` and `advise`, of two versions.
 
+Of this version each question is asked again, for CSV instead of JSON: the answer is kept beside the evidence.
+
 Run by `make bench NAME=answers OPTIONS="--before PROGRAM"`, where PROGRAM is the `pgsweep` of another
 checkout. Each question is asked of both versions in turn, several times, and the least of the processor
 seconds counts: other work on the machine only adds to them. Evidence is simulated: snapshots of a pool of
@@ -23,6 +25,7 @@ from typing import Any, Final
 
 from benchmarks.answers.evidence import TraceSize, write_snapshots, write_trace
 from benchmarks.samples import keep, refuse_debug_build
+from pgsweep.evidence.schema import ANSWERS
 
 HERE = Path(__file__).resolve().parent
 _MB: Final = 1 << 20
@@ -35,28 +38,33 @@ _TRACES: Final = {
     ),
 }
 _COMMANDS: Final = ["predict", "advise"]
+_AGAIN: Final = "again"
 _NOW = Path(sys.executable).with_name("pgsweep")
 
 
 def write_all(folder: Path) -> dict[str, Path]:
-    """Write the evidence; return the folder of each."""
-    write_snapshots(folder, pool_blocks=8192, memory_bytes=512 * _MB)
-    found = {f"snapshots, {source}, 64 MB": folder / f"{source}.evidence" for source in ("peek", "sql")}
-    for number, (name, size) in enumerate(_TRACES.items()):
-        found[name] = folder / f"trace{number}.evidence"
-        write_trace(found[name], size)
-    return found
+    """Write the evidence that is not there yet; return the folder of each, what is answered soon first."""
+    found = {name: folder / f"trace{number}.evidence" for number, name in enumerate(_TRACES)}
+    for name, size in _TRACES.items():
+        if not found[name].exists():
+            write_trace(found[name], size)
+    snapshots = {f"snapshots, {source}, 64 MB": folder / f"{source}.evidence" for source in ("sql", "peek")}
+    if not all(path.exists() for path in snapshots.values()):
+        write_snapshots(folder, pool_blocks=8192, memory_bytes=512 * _MB)
+    small, large = found
+    return {small: found[small], **snapshots, large: found[large]}
 
 
-def asked(program: Path, command: str, evidence: Path) -> dict[str, float]:
+def asked(program: Path, command: str, evidence: Path, form: str = "--json") -> dict[str, float]:
     """Ask once; return what it took."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PGSWEEP"))
     }
     # What a user has: modules that are compiled already; of no checkout is anything changed.
     environment["PYTHONPYCACHEPREFIX"] = str(evidence.parent / "compiled")
+    environment["XDG_STATE_HOME"] = str(evidence.parent / "state")
     process = subprocess.Popen(
-        [program, command, evidence, "--json"],
+        [program, command, evidence, form],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,
@@ -74,17 +82,19 @@ def asked(program: Path, command: str, evidence: Path) -> dict[str, float]:
 def measured(
     programs: dict[str, Path], evidence: dict[str, Path], commands: list[str], times: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield what each question took, by version."""
+    """Yield what each question took, by version, and what it took to ask this one again."""
     folder = next(iter(evidence.values()))
     for program in programs.values():
         for command in commands:
             asked(program, command, folder)
     for name, folder in evidence.items():
         for command in commands:
-            samples: dict[str, list[dict[str, float]]] = {version: [] for version in programs}
+            samples: dict[str, list[dict[str, float]]] = {version: [] for version in (*programs, _AGAIN)}
             for _ in range(times):
                 for version, program in programs.items():
+                    (folder / ANSWERS).unlink(missing_ok=True)
                     samples[version].append(asked(program, command, folder))
+                samples[_AGAIN].append(asked(_NOW, command, folder, "--csv"))
             yield {"command": command, "evidence": name, **samples}
 
 
@@ -104,21 +114,25 @@ def main() -> None:
     )
     parser.add_argument("--before", type=Path, help="pgsweep of an earlier version, asked the same")
     parser.add_argument("--commands", nargs="+", choices=_COMMANDS, default=_COMMANDS, help="only these")
+    parser.add_argument("--folder", type=Path, help="where evidence of an earlier run may be")
     parser.add_argument("--times", type=int, default=3, help="each question is asked so often")
     options = parser.parse_args()
     refuse_debug_build()
     programs = {"before": options.before} if options.before else {}
     programs["now"] = _NOW
     rows = []
-    with tempfile.TemporaryDirectory(prefix="pgsweep-answers-") as folder:
+    summary: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="pgsweep-answers-") as own:
+        folder = options.folder or Path(own)
         # Of a process its peak memory is known, or that of the one that made it, where this is more.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
-            evidence = other.submit(write_all, Path(folder)).result()
+            evidence = other.submit(write_all, folder).result()
         for row in measured(programs, evidence, options.commands, options.times):
             rows.append(row)
-            print(row["command"], row["evidence"], summed_up(row, list(programs)), flush=True)
-    summary = {f"{row['command']}: {row['evidence']}": summed_up(row, list(programs)) for row in rows}
-    keep(HERE, summary, rows)
+            name = f"{row['command']}: {row['evidence']}"
+            summary[name] = summed_up(row, [*programs, _AGAIN])
+            print(name, summary[name], flush=True)
+            keep(HERE, summary, rows)  # each row, as all of them take long
     print(json.dumps(summary))
 
 

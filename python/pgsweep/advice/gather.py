@@ -109,7 +109,7 @@ def advise_from(
             command="advise",
             sizes_bytes=memory.sizes_for_bounds,
             memory_bytes=memory_bytes,
-            memory_sizes_bytes=memory.candidates,
+            memory_sizes_bytes=None if memory.size_bytes is None else memory.candidates,
             seed=seed,
         )
         prediction = answered(evidence, question, PredictResult, predicted)

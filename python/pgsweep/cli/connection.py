@@ -96,6 +96,8 @@ class Target:
 
     def options(self) -> tuple[list[str], list[str]]:
         """Return psql's options for what was given: host and port; and these with role and database."""
+        if not self.is_named:  # then the driver, which takes longest of all to load, is not needed
+            return [], []
         from pgsweep.pg.conninfo import place_options
 
         return place_options(self.conninfo)

@@ -48,7 +48,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         command: `predict` or `advise`.
         sizes_bytes: None for those that are taken where none is named.
         memory_bytes: --ram.
-        memory_sizes_bytes: sizes with disk reads; None for all.
+        memory_sizes_bytes: sizes with disk reads; None for all, and of `advise` for none.
         what_if: as it was written.
         loss: --loss.
         seed: of all draws.
