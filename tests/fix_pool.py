@@ -50,6 +50,9 @@ class Seen:
         return float(self.hands[-1] - self.hands[0]) / self.buffers
 
     def predict(self, sizes: list[int], *, hand_seen: bool = False) -> Estimate:
+        return self.model(hand_seen=hand_seen).estimate(sizes)
+
+    def model(self, *, hand_seen: bool = False) -> SnapshotModel:
         used = UsedSnapshots(
             snapshots=self.snapshots,
             used_blocks=np.zeros(0, np.int64),
@@ -66,7 +69,7 @@ class Seen:
             database_oid=5,
         )
         load = observed_load(used, self.relations, totals, Server.of(meta), self.rules)
-        return SnapshotModel(curves=LoadCurves(load=load, fit=fit_load(load))).estimate(sizes)
+        return SnapshotModel(curves=LoadCurves(load=load, fit=fit_load(load)))
 
 
 def truth(accesses: Pages, begin: int, sizes: list[int], rules: _native.Rules = RULES) -> NDArray[np.float64]:

@@ -72,9 +72,9 @@ _FIRST_SECONDS: Final = 30.0
 _EARLY_SECONDS: Final = 120.0
 """With less evidence than this, a prediction that is refused says no more than that it is too early."""
 
-_NICE: Final = 10
-"""Priority of the process that predicts: beside programs that use all processors it gets a twentieth of one,
-which is enough to end within minutes; at 19 it would not."""
+_NICE: Final = 5
+"""Priority of the process that predicts. Beside 24 busy programs on two processors it gets the 3% of one that
+it may take; at 10 it got less than 1%, and the first curve took more than twenty minutes."""
 
 _ARENAS: Final = 2
 """Arenas of the C library's allocator in the process that predicts."""

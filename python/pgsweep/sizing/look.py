@@ -156,6 +156,7 @@ class LookBounds:
         self._bounds = np.concatenate([self._seen + allowed, allowed - self._seen])
         self._fewest = lru_cache(maxsize=None)(lambda at: self._content(self._resident[at]))
         self._most = lru_cache(maxsize=None)(lambda at: -self._content(-self._resident[at]))
+        self._known = lru_cache(maxsize=None)(self._computed)
 
     @classmethod
     def of_visits(cls, look: Look, pool_blocks: int) -> LookBounds:
@@ -210,6 +211,9 @@ class LookBounds:
 
     def at(self, blocks: int) -> tuple[float, float] | None:
         """Return the least and the most misses in a pool of that many blocks; None if no mixture fills it."""
+        return self._known(blocks)
+
+    def _computed(self, blocks: int) -> tuple[float, float] | None:
         pages = self.look.pages.sum()
         if blocks >= pages:
             # All of them fit: no more misses than in a pool that holds nearly all.

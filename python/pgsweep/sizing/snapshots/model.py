@@ -15,6 +15,7 @@ import numpy as np
 from pgsweep.records import reasons
 from pgsweep.records.prediction import Observed
 from pgsweep.sizing.estimate import Estimate, refused
+from pgsweep.sizing.look import LookBounds
 from pgsweep.sizing.model import Model, Prediction
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.ring_limits import sizes_with_ring_limits, snapshot_ring_limits
@@ -24,7 +25,7 @@ from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import fit_load
 from pgsweep.sizing.snapshots.interval import ErrorSources, interval
 from pgsweep.sizing.snapshots.load import observed_load
-from pgsweep.sizing.snapshots.one_look import one_look
+from pgsweep.sizing.snapshots.one_look import look_bounds, one_look
 from pgsweep.sizing.snapshots.paths import late_accesses
 from pgsweep.sizing.snapshots.recording import Recording
 from pgsweep.sizing.snapshots.sequences import ordered_share, together_groups
@@ -150,7 +151,7 @@ class SnapshotModel:
         point, low, high = interval(ensemble, np.asarray(looked_at) / pool, self._error_sources)
         if self.curves.fit.is_one_look(self.curves.load.totals.seconds):
             changed = None if self.unchanged is None else point
-            point, low, high = one_look(self.curves.load, self.curves.fit, looked_at, changed)
+            point, low, high = one_look(self.curves.load, self._look_bounds, looked_at, changed)
             low = np.clip(np.minimum(low, point + together.below), 0, 1)
             high = np.clip(np.maximum(high, point + together.above), 0, 1)
         found = Estimate(
@@ -185,6 +186,13 @@ class SnapshotModel:
     def _together(self) -> list[int]:
         """The groups whose pages stay or go together."""
         return together_groups(self.curves.load) if self.unchanged is None else self.unchanged._together
+
+    @cached_property
+    def _look_bounds(self) -> LookBounds:
+        """What one look allows, computed once for each size: a size takes some fifty linear programs."""
+        if self.unchanged is not None:
+            return self.unchanged._look_bounds
+        return look_bounds(self.curves.load, self.curves.fit)
 
     @cached_property
     def _error_sources(self) -> ErrorSources:

@@ -29,20 +29,24 @@ def look_of(seen: Observations, rates: list[Rates]) -> Look:
     return Look.of(np.column_stack([absent, there]), [one.batch for one in rates], seen.clock)
 
 
+def look_bounds(load: Load, fit: Fit) -> LookBounds:
+    """Return what the look allows, at any size; `fit` is asked for the batches of accesses."""
+    return LookBounds(look_of(load.seen, fit.rates), load.pool.blocks)
+
+
 def one_look(
-    load: Load, fit: Fit, sizes_blocks: Sequence[int], changed: Floats | None = None
+    load: Load, bounds: LookBounds, sizes_blocks: Sequence[int], changed: Floats | None = None
 ) -> tuple[Floats, Floats, Floats]:
     """Return the miss ratio at each size by the states of the pages alone, and its interval.
 
     Args:
         load: that was observed.
-        fit: of it, for the batches of accesses.
+        bounds: of its look.
         sizes_blocks: of the pool.
         changed: the curve of a changed load by the fitted rates; its bounds are as far away, in proportion,
             as those of the load as it is.
     """
     rate, totals = load.pool.sampling_rate, load.totals
-    bounds = LookBounds(look_of(load.seen, fit.rates), load.pool.blocks)
     relative = bounds.interval([round(size * rate) for size in sizes_blocks])
     today = totals.miss_ratio - load.temporary_ratio
     point, low, high = (load.temporary_ratio + today * ratio for ratio in relative)
