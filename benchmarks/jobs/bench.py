@@ -135,6 +135,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             f"answered_{source}": _mean([outcome in answered for outcome in own]),
             f"reliable_{source}": sum(outcome.level == "reliable" for outcome in own),
             f"inside_{source}": _mean([inside(p) for p in others]),
+            f"strict_{source}": _mean([p.inside for p in others]),
             f"width_{source}": _mean([p.high - p.low for p in near]),
             f"{source}_mean": _mean([abs(p.error) for p in others]),
             f"{source}_worst": max((round(abs(p.error), 5) for p in others), default=None),
