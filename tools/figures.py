@@ -3,13 +3,14 @@
     python -m tools.figures
 
 Run it after `make bench NAME=demo`, `peek`, `unseen`, `advise`, `agreement`, `page_cache`, `replay`,
-`sampled`, `tracing`, `warm` or `restore`. tests/test_benchmarks.py fails where a page differs, and where a
-sentence beside the figures no longer holds: sentences are written by hand.
+`sampled`, `jobs`, `tracing`, `warm` or `restore`. tests/test_benchmarks.py fails where a page differs, and
+where a sentence beside the figures no longer holds: sentences are written by hand.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import statistics
 import sys
@@ -21,6 +22,9 @@ from typing import Any, Final
 from benchmarks.advise.bench import HERE
 from benchmarks.advise.cases import Samples
 from benchmarks.advise.judge import summary as advise_summary
+from benchmarks.calibration.bench import parse_lines
+from benchmarks.jobs.bench import LINES as JOBS
+from benchmarks.jobs.bench import summary as jobs_summary
 from benchmarks.restore.bench import Run, early_hits, first_transactions
 from benchmarks.warm.bench import ratio
 
@@ -84,6 +88,7 @@ def pages() -> dict[Path, str]:
         _page_cache_bullet(),
         _replay_line(),
         _sampled_bullet(),
+        _jobs_bullet(),
         _warm_bullet(),
         _tracing_line(),
         _restore_bullet(runs),
@@ -200,6 +205,26 @@ def _sampled_bullet() -> str:
         f"{summary['times_faster_by_clock']:.0f} times\n"
         f"  faster ({summary['times_faster']:.0f} by processor time)"
         f"{_CLUSTER if summary['cluster_same'] and summary['killed_worker_same'] else ''}.\n"
+    )
+
+
+def _jobs_bullet() -> str:
+    found = jobs_summary(parse_lines(lzma.decompress(JOBS.read_bytes()).decode().splitlines()))
+
+    def of(source: str) -> str:
+        mean, worst, inside = (
+            found[key] for key in (f"{source}_mean", f"{source}_worst", f"inside_{source}")
+        )
+        return (
+            f"`{source}` {round(found[f'answered_{source}'] * found['cases'])} answered, "
+            f"{100 * mean:.2f} and {100 * worst:.2f} points off (mean and worst), {100 * inside:.0f}% inside "
+            "the interval"
+        )
+
+    return (
+        "- Fourteen loads of real jobs (queues, ranges, full text, tenants, maintenance, a standby and "
+        f"others) on 18 and 15, from half to four times the size: of {found['cases']} cases, {of('sql')}; "
+        f"{of('peek')}; {of('trace')}. Silent failures: {found['silent_failures'] or 'none'}."
     )
 
 
