@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.sizing.clock import USUAL, Clock
+from pgsweep.sizing.snapshots.search import least
 
 Floats = NDArray[np.float64]
 
@@ -158,8 +159,6 @@ def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator, clock
     """
     if clock.admission == clock.usage_cap:
         return SINGLE
-    from scipy.optimize import minimize
-
     seen = float(pages[:-1].sum())
     if seen > _ENOUGH_PAGES:
         pages = random.binomial(np.rint(pages).astype(np.int64), _ENOUGH_PAGES / seen).astype(np.float64)
@@ -187,16 +186,17 @@ def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator, clock
     # The search ends at the nearest maximum, so it begins at the best of several laws.
     starts = [_geometric(mean) for mean in _START_MEANS]
     start = starts[int(np.argmax([likely(batch) for batch in starts]))]
-    found = minimize(
+    found = least(
         cost,
         np.append(np.log(start[1:] / start[0]), 0.0),
-        method="L-BFGS-B",
-        bounds=[(-7.0, 4.0)] * 4 + [(-_HALF_STEP, _HALF_STEP)],
-        options={"maxfun": _SEARCH_EVALUATIONS, "eps": 1e-3, "ftol": 1e-6},
+        np.append(np.full(4, -7.0), -_HALF_STEP),
+        np.append(np.full(4, 4.0), _HALF_STEP),
+        evaluations=_SEARCH_EVALUATIONS,
+        gain=2e-7,
     )
-    batch = batch_of(np.asarray(found.x[:-1], dtype=np.float64))
+    batch = batch_of(found[:-1])
     single = max(likely(SINGLE, shift) for shift in np.linspace(-_HALF_STEP, _HALF_STEP, 5).tolist())
-    return batch if likely(batch, float(found.x[-1])) > single + _LEAST_GAIN else SINGLE
+    return batch if likely(batch, float(found[-1])) > single + _LEAST_GAIN else SINGLE
 
 
 def _geometric(mean: float) -> Floats:
