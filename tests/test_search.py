@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import minimize, nnls
 
+from pgsweep.sizing.snapshots.paths import nonnegative
 from pgsweep.sizing.snapshots.search import least
 
 Floats = NDArray[np.float64]
@@ -60,3 +61,11 @@ def test_likelihoods_are_as_high_as_by_scipy() -> None:
         found = least(cost, start, low, high, evaluations=160, gain=2e-7)
         known = minimize(cost, start, method="L-BFGS-B", bounds=[(-7.0, 4.0)] * 5)
         assert cost(found) < known.fun + 0.05
+
+
+def test_the_nearest_without_negative_parts_is_as_by_scipy() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(30):
+        matrix, wanted = random.random((6, 5)), random.normal(0.3, 0.4, 6)
+        found = nonnegative(matrix, wanted)
+        assert np.allclose(found, nnls(matrix, wanted)[0], atol=1e-9)

@@ -170,10 +170,26 @@ def loaded_batch(seen: Observations, group: int, rates: Rates | None = None) -> 
     loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
     later = _visits(first, GRID * half_passes, seen.clock)[:, 1:, 1:]
     mixed = np.einsum("g,gkc->kc", loads / max(loads.sum(), 1e-300), later)
-    from scipy.optimize import nnls
-
-    batch = np.asarray(nnls(mixed.T, first)[0], dtype=np.float64)
+    batch = nonnegative(mixed.T, first)
     return np.asarray(batch / batch.sum())
+
+
+def nonnegative(matrix: Floats, wanted: Floats) -> Floats:
+    """Return the x without negative parts whose `matrix @ x` is nearest to what is wanted, for a few columns.
+
+    It solves the least squares of those columns where it is not 0 (Lawson and Hanson 1974, chapter 23), so
+    each choice of columns is tried; scipy.optimize takes longer to load.
+    """
+    columns = matrix.shape[1]
+    best, least = np.zeros(columns), float(wanted @ wanted)
+    for chosen in range(1, 2**columns):
+        some = (chosen >> np.arange(columns)) & 1 == 1
+        found = np.linalg.lstsq(matrix[:, some], wanted, rcond=None)[0]
+        off = matrix[:, some] @ found - wanted
+        if (found >= 0).all() and float(off @ off) < least:
+            best, least = np.zeros(columns), float(off @ off)
+            best[some] = found
+    return best
 
 
 def late_accesses(seen: Observations, group: int, rates: Rates) -> float:
