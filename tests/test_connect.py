@@ -344,6 +344,8 @@ def test_hints_paste_the_users_own_server(wheel18: Cluster) -> None:
     assert f"psql -h {host} -p 5432 -U postgres -l" in absent.stderr
     gone = run("cache", "-h", "/nowhere", "-p", "5433")
     assert "pg_isready -h /nowhere -p 5433" in gone.stderr
+    doctor = run("doctor", "-h", "/nowhere", "-p", "5433", "--json")
+    assert "pg_isready -h /nowhere -p 5433" in doctor.stdout
 
 
 def test_results_propose_commands_for_the_users_own_server(wheel18: Cluster) -> None:

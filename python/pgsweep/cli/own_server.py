@@ -25,7 +25,7 @@ _COMMAND: Final = re.compile(
 )
 """Commands for the user's own server, without options that name one."""
 
-_PARTS: Final = ("missing", "refused", "troubles", "settings", "parts", "problems")
+_PARTS: Final = ("abilities", "missing", "refused", "troubles", "settings", "parts", "problems")
 _TEXTS: Final = ("enable", "value", "reason", "why")
 _DONE: Final = ("work", "outcome")
 """Where results propose commands: the parts that a result lists, and their fields; and what has parts too."""
