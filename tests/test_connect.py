@@ -341,9 +341,11 @@ def test_hints_paste_the_users_own_server(wheel18: Cluster) -> None:
     assert f"{options} -c 'CREATE EXTENSION pg_prewarm'" in warm.stderr
     absent = run("cache", *place, "absent")
     assert absent.returncode == 3
-    assert f"psql -h {host} -p 5432 -l" in absent.stderr
+    assert f"psql -h {host} -p 5432 -U postgres -l" in absent.stderr
     gone = run("cache", "-h", "/nowhere", "-p", "5433")
     assert "pg_isready -h /nowhere -p 5433" in gone.stderr
+    doctor = run("doctor", "-h", "/nowhere", "-p", "5433", "--json")
+    assert "pg_isready -h /nowhere -p 5433" in doctor.stdout
 
 
 def test_results_propose_commands_for_the_users_own_server(wheel18: Cluster) -> None:
@@ -388,6 +390,7 @@ def test_results_propose_commands_for_the_users_own_server(wheel18: Cluster) -> 
         ("name a file that `pgsweep warm save` wrote", "name a file that `pgsweep warm save` wrote"),
         ("pgsweep cache -h there", "pgsweep cache -h there"),
         ("sudo pgsweep hugepages --undo", "sudo pgsweep hugepages --undo"),
+        ("psql -l lists them; choose: -d NAME", "psql -h 'a b' -l lists them; choose: -d NAME"),
         ("the host does not answer: pg_isready", "the host does not answer: pg_isready -h 'a b'"),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from pgsweep.evidence.record import record
 from pgsweep.pg.cluster import Cluster
@@ -132,3 +133,11 @@ def test_it_is_said_in_a_sentence(of_trace: PredictResult) -> None:
     text = " ".join(to_text(of_trace, Terminal()).split())
     assert "go through a ring below" in text
     assert "from there on they displace other pages" in text
+
+
+def test_a_ring_below_all_sizes_shown_is_not_named(of_trace: PredictResult) -> None:
+    smallest = min(point.shared_buffers_bytes for point in of_trace.points)
+    [scan] = of_trace.scans
+    for limit, said in ((smallest, False), (smallest + 1, True)):
+        result = replace(of_trace, scans=[replace(scan, ring_below_bytes=limit)])
+        assert ("go through a ring" in to_text(result, Terminal())) == said

@@ -25,7 +25,7 @@ _COMMAND: Final = re.compile(
 )
 """Commands for the user's own server, without options that name one."""
 
-_PARTS: Final = ("missing", "refused", "troubles", "settings", "parts", "problems")
+_PARTS: Final = ("abilities", "missing", "refused", "troubles", "settings", "parts", "problems")
 _TEXTS: Final = ("enable", "value", "reason", "why")
 _DONE: Final = ("work", "outcome")
 """Where results propose commands: the parts that a result lists, and their fields; and what has parts too."""
@@ -44,13 +44,15 @@ def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: st
         command: the command line that failed, without passwords.
     """
     place, whole = shell_words(list(server)), shell_words(list(session))
-    text = hint
+    # The list of databases is asked for when the server has let this role in, but has no such database.
+    role = shell_words(list(session[: session.index("-d")] if "-d" in session else session))
+    text = re.sub(r"\bpsql (?=-l\b)", lambda _: f"psql {role} ", hint) if role else hint
     if whole:
         text = re.sub(r"\bpsql -d NAME\b", lambda _: f"psql {whole}", text)
         text = re.sub(r"\bpsql (?=-c )", lambda _: f"psql {whole} ", text)
         text = _COMMAND.sub(lambda found: f"{found[0]} {whole}", text)
     if place:
-        text = re.sub(r"\bpsql (?=-[dl]\b)", lambda _: f"psql {place} ", text)
+        text = re.sub(r"\bpsql (?=-d\b)", lambda _: f"psql {place} ", text)
         text = re.sub(r"\bpg_isready\b(?! -)", lambda _: f"pg_isready {place}", text)
     return re.sub(r"\bpgsweep(?: [a-z-]+)* \.\.\.", lambda _: command, text)
 

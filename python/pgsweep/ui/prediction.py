@@ -115,9 +115,15 @@ def _sizes(result: PredictResult) -> list[tuple[int, CurvePoint | None]]:
 
 
 def _scans(result: PredictResult) -> list[str]:
-    """Return of each relation that is scanned in a sentence where its scans go through a ring."""
+    """Return of each relation that is scanned in a sentence where its scans go through a ring.
+
+    One that would go through a ring only below all sizes shown is left out: that says nothing of any of them.
+    """
     found = []
+    smallest = min((size for size, _ in _sizes(result)), default=0)
     for scan in result.scans:
+        if scan.ring_below_bytes <= smallest:
+            continue
         size, limit = format_bytes(scan.relation_bytes), format_bytes(scan.ring_below_bytes)
         share = percent(scan.access_share)
         found.append(
