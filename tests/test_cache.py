@@ -239,6 +239,15 @@ def test_a_relation_made_after_the_names_were_read_is_named(
     assert ("public", "unlogged") not in by_name(result)
 
 
+def test_empty_files_of_dropped_tables_are_no_row(shop: str) -> None:
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute("CREATE TABLE gone AS SELECT 1 AS id")
+        # Its file stays until the next checkpoint.
+        connection.execute("DROP TABLE gone")
+    unknown = [row for row in looked(shop).relations if row.kind == "unknown"]
+    assert all(row.size_bytes or row.shared_buffers_bytes for row in unknown)
+
+
 def test_the_largest_rows_and_all_catalogs_in_one_with_their_whole_sum(shop: str) -> None:
     with opened(shop) as access:
         every, few = look(access), look(access, top=2)

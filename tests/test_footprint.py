@@ -8,9 +8,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgsweep.cache.footprint import footprint
-from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
@@ -146,6 +147,18 @@ def test_what_cannot_run_is_reported_in_words(
     assert words in str(caught.value.cause)
     with psycopg.connect(table) as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (20000,)
+
+
+def test_a_role_without_a_right_is_told_so(table: str) -> None:
+    with psycopg.connect(table, autocommit=True) as connection:
+        connection.execute("CREATE ROLE pauper LOGIN")
+        try:
+            with pytest.raises(MissingAbility) as caught:
+                footprint(make_conninfo(table, user="pauper"), "SELECT * FROM t")
+        finally:
+            connection.execute("DROP ROLE pauper")
+    assert "permission denied for table t" in str(caught.value.cause)
+    assert "pauper" in caught.value.message
 
 
 def test_a_server_that_stops_in_between(tmp_path: Path) -> None:

@@ -132,6 +132,12 @@ def test_any_number_that_a_killed_run_leaves_is_undone(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+def test_with_nothing_to_undo_no_command_that_takes_pages_away_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PgsweepError, match="nothing to undo") as caught:
+        Reserver(state_directory=tmp_path, sysctl_directory=tmp_path).undo(dry_run=True)
+    assert "nr_hugepages=" not in str(caught.value.hint)
+
+
 class Signalled(Reserver):
     """Gets a signal while it writes what it was asked for."""
 

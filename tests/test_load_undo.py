@@ -98,6 +98,18 @@ def test_a_refused_record_leaves_all_tables_as_they_were(
     assert plan.strategy == "one transaction"
 
 
+def test_of_a_small_load_too_what_was_copied_is_kept_where_that_is_asked(conninfo: str, bad: Path) -> None:
+    before = facts_of(conninfo, "t"), everything(conninfo)
+    options = LoadOptions(indexes="keep", piece_bytes=8192, keep_on_failure=True)
+    with pytest.raises(PgsweepError, match=rf"line {ROWS + 2}, column id") as failed:
+        load_files(conninfo, [str(bad)], "t", options)
+    assert "--resume" in said(failed.value)
+    assert everything(conninfo) != before[1]
+    roll_back(conninfo, "t")
+    assert (facts_of(conninfo, "t"), everything(conninfo)) == before
+    assert leftovers(conninfo) == []
+
+
 def interrupted(conninfo: str, rows: Path, table: str = "t") -> None:
     stop = threading.Event()
     found = load_files(conninfo, [str(rows)], table, DROP, listener=At(stop.set), stop=stop)

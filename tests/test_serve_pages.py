@@ -211,6 +211,22 @@ def test_curves_of_different_hours_side_by_side(tab: Tab, served: Served) -> Non
     assert [curve["result"]["points"][0]["miss_ratio"] for curve in kept] == [0.4312, 0.0123]
 
 
+def test_a_refused_curve_is_not_called_too_early(tab: Tab, served: Served) -> None:
+    def said_with(result: object) -> str:
+        def answer(route: Any) -> None:
+            found = route.fetch().json()
+            route.fulfill(json=found | {"now": [{"window_seconds": 900, "result": result}]})
+
+        tab.page.route("**/curves.json?*", answer)
+        tab.page.goto(f"{served.address}/servers/shop?range=15m")
+        chart = tab.page.locator("[data-chart=curve]", has_text="No curve")
+        chart.wait_for()
+        return str(chart.inner_text())
+
+    assert "minute" in said_with(None)
+    assert "minute" not in said_with({"points": []})
+
+
 # What is written on canvases, and where, in pixels of the page.
 _WRITTEN = """
 window.written = [];

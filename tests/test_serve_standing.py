@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from pgsweep.host.hugepages import read_huge_pages
+from pgsweep.host.hugepages import HugePages, read_huge_pages
 from pgsweep.memory.processes import look, opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.manager import Source
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.serve import ServeStanding
-from pgsweep.serve.standing import pages_wanted, standing_of
+from pgsweep.serve.standing import pages_missing, pages_wanted, standing_of
 from tests.fix_process import wait_until
 
 
@@ -69,7 +69,8 @@ def test_huge_pages_are_counted_by_the_server_and_by_the_kernel(cluster: Cluster
         # Others may take or give back pages meanwhile.
         assert found.huge_pages_missing is not None
         if pool.total == 0:
-            assert found.huge_pages_missing == found.huge_pages_wanted
+            # `try` without any set aside is how a server comes: that is no alert.
+            assert found.huge_pages_missing == 0
     elsewhere = _standing(cluster, None)
     assert (elsewhere.huge_pages_used, elsewhere.huge_pages_missing) == (None, None)
 
@@ -85,6 +86,17 @@ def test_a_server_that_wants_none_lacks_none() -> None:
     assert pages_wanted(sources(huge_pages="try")) is None
     # With another size than is built in (arm64, some sizes) it says -1.
     assert pages_wanted(sources(huge_pages="try", shared_memory_size_in_huge_pages="-1")) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "total", "free", "missing"),
+    [("try", 0, 0, 0), ("on", 0, 0, 70), ("try", 40, 30, 40), ("try", 40, -5, 70), ("try", 90, 80, 0)],
+)
+def test_pages_are_missing_where_some_are_meant(setting: str, total: int, free: int, missing: int) -> None:
+    sources = {"huge_pages": Source(setting, "default", None, False)}
+    assert pages_missing(sources, 70, HugePages(total, free, 2 << 20)) == missing
+    sized = sources | {"huge_page_size": Source("1048576", "configuration file", None, False)}
+    assert pages_missing(sized, 70, HugePages(total, free, 2 << 20)) == 70
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="memory cgroups need root")

@@ -20,7 +20,7 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from pgsweep.condition import parse_condition
-from pgsweep.errors import ConnectionFailed, PgsweepError
+from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.records.heat import WarmCheckResult, WarmRestoreResult
@@ -31,6 +31,7 @@ from pgsweep.ui.results import from_json, read_result, to_text
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm_check import check_text
 from pgsweep.ui.warm_restore import restore_text
+from pgsweep.units import format_time
 from pgsweep.warm.heat import restore as restoring
 from pgsweep.warm.heat.check import CONDITION_NAMES, check
 from pgsweep.warm.heat.file import NOT_IN_POOL, read_heat
@@ -205,6 +206,7 @@ def test_restore_and_check_count_the_same_catalogs(
         assert {row.database for row in unread} == {"lacking"}
         assert any(row.table_schema == "pg_catalog" and not row.target_bytes for row in unread)
         text, again = restore_text(result, Terminal()), check_text(checked(conninfo, path), Terminal())
+        assert f": saved {format_time(result.source.at)}, " in text
         assert (
             f"not read: lacking: {count(len(unread))} files: the extension pg_prewarm does not exist" in text
         )
@@ -436,7 +438,7 @@ def test_without_pg_prewarm_it_says_how_to_get_it(heated: tuple[Cluster, str, Pa
             connection.execute("SELECT count(*) FROM cold")
         saved(conninfo, tmp_path / "x.heat")
         empty_caches(cluster)
-        with pytest.raises(PgsweepError, match="nothing could be read") as caught:
+        with pytest.raises(MissingAbility, match="nothing could be read") as caught:
             restored(conninfo, tmp_path / "x.heat", into="pool")
     assert "pg_prewarm does not exist in database `bare`" in (caught.value.cause or "")
     assert "CREATE EXTENSION pg_prewarm" in (caught.value.hint or "")

@@ -235,7 +235,7 @@ class Reserver:
             raise PgsweepError(
                 "there is nothing to undo",
                 cause=f"{self.state_file} is not there: `pgsweep hugepages --apply` has not set pages aside",
-                hint="the number of huge pages is set by: sudo sysctl -w vm.nr_hugepages=0",
+                hint="how many huge pages there are, for whatever reason: sysctl vm.nr_hugepages",
             )
         self._check_host(kept)
         remaining = self._remaining(kept, server)

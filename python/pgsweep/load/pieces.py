@@ -202,7 +202,7 @@ class PieceRun:
             if isinstance(error, ChangedFile):
                 error.hint = f"undo what was copied: {ways.rollback}; then load the file again"
                 return error
-            error.hint = f"{error.hint}; what was copied stays, without its indexes; {ways.either}"
+            error.hint = f"{error.hint}; what was copied stays; {ways.either}"
             return error
         # What the server says of a refused record is in the message; of a wrong count the cause is all.
         why = f"{error.cause}; " if isinstance(error, WrongCount) else ""

@@ -327,7 +327,7 @@ def _strategy(
         return True, "what triggers do elsewhere could not be undone piece by piece"
     for what in hindering(catalog.hindrances, triggers_off=options.disable_triggers):
         return True, f"pieces could be seen, or not be undone alone: {what}"
-    asked = options.max_rejects is not None or (options.jobs or 1) > 1
+    asked = options.keep_on_failure or options.max_rejects is not None or (options.jobs or 1) > 1
     if not asked and not dropping and size is not None and size <= _SMALL_BYTES:
         return True, "the files are small, and nothing is dropped"
     if not catalog.table.may_undo:

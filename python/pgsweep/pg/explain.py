@@ -15,8 +15,8 @@ from pgsweep.pg.connect import Connection, end_without_client, read_user_path, s
 from pgsweep.pg.failures import first_line
 
 _LOCK_TIMEOUT_MS: Final = 2000
-_NAMES_AND_RIGHTS: Final = "42"
-"""Class 42 of the SQLSTATEs: syntax errors, names that do not exist, privileges."""
+_NAMES: Final = "42"
+"""Class 42 of the SQLSTATEs: syntax errors, names that do not exist."""
 _PARAMETERS: Final = {"42P02", "42P18", "08P01"}
 """The SQLSTATEs of parameters that are too few or too many: undefined_parameter, indeterminate_datatype
 (parse_param.c), protocol_violation (postgres.c, exec_bind_message)."""
@@ -58,6 +58,7 @@ class Explainer:
 
         Raises:
             UsageError: EXPLAIN does not take the statement, or it would write.
+            MissingAbility: the role lacks a privilege.
             PgsweepError: it took too long, or failed.
         """
         session = self._session
@@ -81,6 +82,12 @@ class Explainer:
                 cause=first_line(error),
                 hint="give it more time: --timeout 1h",
             ) from error
+        except sqlstates.InsufficientPrivilege as error:
+            raise MissingAbility(
+                f"role `{session.info.user}` may not run the statement",
+                cause=first_line(error),
+                hint="grant it what it lacks, or name a role that may: -U NAME",
+            ) from error
         except psycopg.Error as error:
             if session.closed:
                 raise
@@ -90,7 +97,7 @@ class Explainer:
                     cause=first_line(error),
                     hint="give a value for each of $1, $2 and so on, in order: --param 42 --param 'a text'",
                 ) from error
-            kind = UsageError if (error.sqlstate or "").startswith(_NAMES_AND_RIGHTS) else PgsweepError
+            kind = UsageError if (error.sqlstate or "").startswith(_NAMES) else PgsweepError
             raise kind(
                 "the server refuses the statement",
                 cause=first_line(error),

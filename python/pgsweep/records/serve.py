@@ -384,7 +384,8 @@ class ServeStanding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         huge_pages_wanted: as many as the server asks for; 0 where it wants none.
         huge_pages_used: of these, in use.
-        huge_pages_missing: not in use, and more than the kernel has free.
+        huge_pages_missing: not in use, and more than the kernel has free; 0 with `huge_pages = try` where
+            none are set aside.
         memory_limit_bytes: of the memory cgroup that leaves least; null too where none limits it.
         memory_room_bytes: what it leaves: the limit, less what cannot be dropped. Beyond it processes are
             killed.

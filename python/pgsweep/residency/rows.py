@@ -48,7 +48,10 @@ def relation_rows(caches: ForkCaches, names: Names, block_bytes: int) -> list[Ca
     for database_oid, parts in members.items():
         why = "(relations no catalog names)" if database_oid in names.entered else "(relations not visible)"
         database = names.databases.get(database_oid, f"(oid {database_oid})")
-        rows.append(merged(parts, database=database, relation=why, kind="unknown"))
+        row = merged(parts, database=database, relation=why, kind="unknown")
+        # The empty files of dropped relations stay until the next checkpoint.
+        if row.size_bytes != 0 or row.shared_buffers_bytes:
+            rows.append(row)
     return rows
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pgsweep.host.hugepages import read_huge_pages
+from pgsweep.host.hugepages import HugePages, read_huge_pages
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.manager import Source, read_sources
 from pgsweep.records.memory import MemoryResult
@@ -29,7 +29,7 @@ def standing_of(connection: Connection, seen: MemoryResult | None) -> ServeStand
     used = missing = None
     if seen is not None and wanted is not None and seen.huge_pages is not None:
         used = wanted if seen.huge_pages else 0
-        missing = 0 if seen.huge_pages else max(0, wanted - _free(sources))
+        missing = 0 if seen.huge_pages else pages_missing(sources, wanted, read_huge_pages())
     memory = None if seen is None or seen.place is None else seen.place.memory
     return ServeStanding(
         huge_pages_wanted=wanted,
@@ -54,8 +54,14 @@ def pages_wanted(sources: Mapping[str, Source]) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def _free(sources: Mapping[str, Source]) -> int:
-    """Return the free huge pages of the kernel's usual size; 0 where the server names another size."""
-    pool = read_huge_pages()
+def pages_missing(sources: Mapping[str, Source], wanted: int, pool: HugePages | None) -> int:
+    """Return how many huge pages are wanted beyond those that the kernel has free in its usual size.
+
+    With the defaults (`huge_pages = try`, no size named) and a kernel without huge pages none are missing:
+    that is how PostgreSQL is installed, and no fault.
+    """
     named = sources["huge_page_size"].value if "huge_page_size" in sources else "0"
-    return 0 if pool is None or named not in ("0", str(pool.size_bytes // 1024)) else max(0, pool.free)
+    usual = pool is not None and named in ("0", str(pool.size_bytes // 1024))
+    free = max(0, pool.free) if pool is not None and usual else 0
+    unmeant = named == "0" and (pool is None or pool.total == 0) and sources["huge_pages"].value == "try"
+    return 0 if unmeant else max(0, wanted - free)

@@ -16,6 +16,7 @@ from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes, percen
 from pgsweep.ui.section import Cell, Fact, Measured, Section
 from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
+from pgsweep.units import format_time
 
 _ROWS_SHOWN = 20
 _NAMED_APART = 5
@@ -24,7 +25,9 @@ _GOOD = ("same blocks", "same size", "by share", "resized")
 
 def source_text(source: HeatSource, version: str) -> str:
     """Return which file a result is about, and what it holds."""
-    text = f"{shown(source.path)}: saved {source.at}, {server_name(source.server_version)}, "
+    text = (
+        f"{shown(source.path)}: saved {shown(format_time(source.at))}, {server_name(source.server_version)}, "
+    )
     text += f"{format_bytes(source.pool_bytes)} of a pool of {format_bytes(source.shared_buffers_bytes)}"
     if source.page_cache_bytes is not None:
         text += f", {format_bytes(source.page_cache_bytes)} of the page cache"

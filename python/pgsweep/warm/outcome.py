@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from pgsweep.errors import PgsweepError
+from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.retry import PATIENCE_SECONDS
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.warm.block_ranges import CALL_BYTES
-from pgsweep.warm.session import Failed
+from pgsweep.warm.session import LOCKED, Failed
 
 _CALLS_A_SECOND = 4
 """The least number of calls a second of a throttled run: smaller calls avoid bursts."""
@@ -137,7 +137,9 @@ def nothing_at_all(outcome: WorkOutcome, apart: Collection[str] = ()) -> Pgsweep
     if outcome.read_blocks or not troubles or outcome.stopped:
         return None
     first = troubles[0]
-    return PgsweepError(
+    # What is to be allowed or created is an ability; a lock is not, nor is a relation that has gone.
+    kind = MissingAbility if first.enable and first.why != LOCKED else PgsweepError
+    return kind(
         "nothing could be read",
         cause=f"{first.schema}.{first.relation}: {first.why}",
         hint=first.enable,

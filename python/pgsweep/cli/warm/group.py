@@ -35,7 +35,7 @@ def command(ctx: click.Context, /) -> None:
       pgsweep warm run shop --relations orders,customers --rate 100MB
       pgsweep warm save shop.heat shop --every 5m --keep 12
       pgsweep warm restore shop.heat shop
-      pgsweep warm check shop.heat shop --fail-if 'resident<0.9'
+      pgsweep warm check shop.heat shop --fail-if 'worth<0.9'
       pgsweep warm keep customers prices -d shop --indexes
     """
     click.echo(ctx.get_help())

@@ -148,7 +148,12 @@
     const shown = [...curves.now.map((c) => [`last ${words(c.window_seconds)}`, c]),
       ...curves.hours.filter((c) => chosen.has(c.at)).map((c) => [hourName(c), c])]
       .filter(([, c]) => c.result && c.result.points.length);
-    if (!shown.length) { empty("curve", curves.recording ? "No curve: no evidence is recorded now." : "No curve yet. It needs a minute or two of evidence."); return; }
+    if (!shown.length) {
+      const refused = curves.now.some((c) => c.result);
+      empty("curve", curves.recording ? "No curve: no evidence is recorded now."
+        : refused ? "No curve: the evidence allows no prediction." : "No curve yet. It needs a minute or two of evidence.");
+      return;
+    }
     const sizes = [...new Set(shown.flatMap(([, c]) => c.result.points.map((p) => p.shared_buffers_bytes)))].sort((a, b) => a - b);
     const data = [sizes], lines = [{ label: "shared_buffers", value: legend(bytes, atToday) }], bands = [], colour = colours();
     shown.forEach(([name, curve], number) => {
