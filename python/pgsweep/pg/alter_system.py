@@ -23,6 +23,9 @@ from pgsweep.pg.provider import Wanted, read_provider
 from pgsweep.pg.queries import load
 from pgsweep.units import in_unit
 
+_DISABLED: Final = "ALTER SYSTEM is disabled on this server (allow_alter_system is off)"
+_OUTSIDE: Final = "its settings are managed from outside"
+
 
 @dataclass(frozen=True, slots=True)
 class SettingState:
@@ -77,10 +80,6 @@ def check_allowed(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
     if not allowed:
         hint = "put the lines of --format postgresql.conf where they are managed"
         raise MissingAbility(_DISABLED, cause=_OUTSIDE, hint=hint)
-
-
-_DISABLED: Final = "ALTER SYSTEM is disabled on this server (allow_alter_system is off)"
-_OUTSIDE: Final = "its settings are managed from outside"
 
 
 def refuse_kept_elsewhere(connection: psycopg.Connection[Any], wanted: Mapping[str, str]) -> None:

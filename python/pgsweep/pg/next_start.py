@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg.errors import InsufficientPrivilege
@@ -21,6 +21,9 @@ from pgsweep.pg.catalog import read_postmaster
 from pgsweep.pg.manager import Source, read_sources
 from pgsweep.pg.queries import load
 from pgsweep.plain import decode_nullable
+
+_NOT_NOW: Final = "setting could not be applied"
+"""Of a value that cannot be, and of one that waits for a restart; the server does not translate it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,6 @@ def _given_by_patroni(connection: psycopg.Connection[Any], sources: Mapping[str,
         for setting, value in values.items()
         if setting in sources and sources[setting].source == "command line" and re.fullmatch(r"\w+", value)
     }
-
-
-_NOT_NOW = "setting could not be applied"
-"""Of a value that cannot be, and of one that waits for a restart; the server does not translate it."""
 
 
 def refuse_where_files_are_wrong(connection: psycopg.Connection[Any]) -> None:

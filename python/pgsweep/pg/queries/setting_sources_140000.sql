@@ -1,5 +1,6 @@
 -- Where settings have their values from: those that are named, and all that come from a file or the command line, or
--- whose values wait for a restart, with what else shows who keeps them. Names of files as bytes; they are seen by members of pg_read_all_settings only.
+-- whose values wait for a restart, with what else shows who keeps them. Names of files as bytes; they are seen by
+-- members of pg_read_all_settings only.
 SELECT s.name,
        pg_catalog.convert_to(s.setting, pg_catalog.getdatabaseencoding()) AS setting,
        s.source,

@@ -3,7 +3,7 @@
 The law of one page (`law_of`, by `pgsweep._native.clock_law`) says with which probability a page with λ
 visits per clock pass is seen absent or at each usage_count. The nonparametric maximum-likelihood mixture over
 a grid of λ explains the counts of all pages of a group; the batch law of the group (probabilities that a
-visit brings 1, 2, 3, 4, and 5 or more accesses) is fitted around it by simplex search on the likelihood.
+visit brings 1, 2, 3, 4, and 5 or more accesses) is searched for around it, by the likelihood.
 """
 
 from __future__ import annotations
