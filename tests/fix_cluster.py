@@ -97,6 +97,9 @@ def _each_bindir(config: pytest.Config, *, alone: bool) -> dict[str, Path | None
         found[f"pg{major}"] = ROOT / ".servers" / major / "bin"
         if not (found[f"pg{major}"] / "postgres").exists():
             raise pytest.UsageError(f"PostgreSQL {major} is missing: make test-matrix fetches it")
+    # It is not released, and may not be had everywhere.
+    if (newest := ROOT / ".servers" / "19" / "bin").is_dir():
+        found["pg19"] = newest.resolve()
     return {**found, "debian15": DEBIAN_BINDIR}
 
 
@@ -115,8 +118,11 @@ def own_server_files(bindir: Path) -> Iterator[Path]:
     install = bindir.parent
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        copy = Path(folder, install.parent.name, install.name)
+        copy = Path(folder, "usr", "lib", install.parent.name, install.name)
         copy.mkdir(parents=True)
+        # Debian's server finds its files by their place beside the folder of libraries.
+        if (shared := install.parents[2] / "share").is_dir():
+            Path(folder, "usr", "share").symlink_to(shared)
         shutil.copytree(bindir, copy / "bin", symlinks=True)
         for path in install.iterdir():
             if path != bindir:

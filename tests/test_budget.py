@@ -371,3 +371,18 @@ def test_without_a_client_as_many_connections_fit_as_with_fresh_ones() -> None:
                 among = budget(local, ram_bytes=GB)
     assert (alone.connections, among.connections) == (0, 10)
     assert alone.possible_connections == pytest.approx(among.possible_connections, rel=0.12)
+
+
+def test_what_the_next_start_brings_is_said() -> None:
+    with Cluster.create(settings={"max_connections": "30"}) as cluster, opened(cluster.conninfo()) as local:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+            admin.execute("ALTER SYSTEM SET max_connections = 321")
+            admin.execute("ALTER SYSTEM SET work_mem = '5MB'")
+            admin.execute("SELECT pg_reload_conf()")
+            query = "SELECT pending_restart FROM pg_settings WHERE name = 'max_connections'"
+            wait_until(lambda: admin.execute(query).fetchone() == (True,))
+        found = budget(local, ram_bytes=GB)
+        assert found.max_connections != 321
+        assert [reason for reason in found.reasons if "--max-connections 321" in reason]
+        asked = budget(local, max_connections=321, ram_bytes=GB)
+        assert not [reason for reason in asked.reasons if "next restart" in reason]

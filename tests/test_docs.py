@@ -224,7 +224,8 @@ def test_the_matrix_is_of_the_tested_versions() -> None:
     assert majors == list(range(OLDEST_MAJOR, NEWEST_TESTED_MAJOR))
     first, last = majors[0], majors[-1]
     assert (
-        f"PostgreSQL {first} to {last} and the third beta of {NEWEST_TESTED_MAJOR}, not 19.0 itself" == TESTED
+        f"PostgreSQL {first} to {last} and the release candidate of {NEWEST_TESTED_MAJOR}, not 19.0 itself"
+        == TESTED
     )
 
 

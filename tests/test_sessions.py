@@ -86,6 +86,9 @@ def test_nothing_that_a_role_sets_ends_a_session(bindir: Path | None) -> None:
         psycopg.connect(primary.conninfo(), autocommit=True) as owner,
     ):
         known = {name for (name,) in owner.execute("SELECT name FROM pg_settings").fetchall()}
+        if primary.version_num >= 190000:
+            # From 19 on it cannot be switched off, and the server refuses to write that down.
+            known -= {"standard_conforming_strings"}
         alone = [{name: value} for name, value in TROUBLE.items() if name in known]
         together = {name: value for one in alone for name, value in one.items()}
         for settings in (*alone, together):

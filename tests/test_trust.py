@@ -242,6 +242,8 @@ def test_settings_of_an_owner_do_not_change_what_statements_mean(server: Cluster
     }
     with closing(enter(server, database)) as admin:
         for name, value in owners.items():
+            if name == "standard_conforming_strings" and server.version_num >= 190000:
+                continue  # It is always on there.
             admin.execute(f"ALTER DATABASE {database} SET {name} = '{value}'".encode())
     with connect(server.conninfo(database)) as session:
         shown = session.execute(r"SELECT '\d', (NULL = NULL) IS NULL, 0.1::float8 + 0.2::float8").fetchone()

@@ -14,11 +14,11 @@ OLDEST_MAJOR: Final = 14
 """The first version whose rules are known here; `pg.connect` refuses older ones."""
 
 NEWEST_TESTED_MAJOR: Final = 19
-"""The last version that the tests were run on, as a beta."""
+"""The last version that the tests were run on, as a release candidate."""
 
-TESTED: Final = "PostgreSQL 14 to 18 and the third beta of 19, not 19.0 itself"
-"""The first five by `make test-matrix`; 19 by `pytest --pg-bindir` with a server built from source. 19.0 came
-out on 2026-11-19 and could not be had where the tests run. This is the one statement: the pages repeat it."""
+TESTED: Final = "PostgreSQL 14 to 18 and the release candidate of 19, not 19.0 itself"
+"""By `make test-matrix`. 19.0 came out on 2026-11-19 and could not be had where the tests run. This is the
+one statement: the pages repeat it."""
 
 
 def beyond_tested(version_num: int) -> str | None:

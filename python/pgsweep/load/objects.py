@@ -15,8 +15,11 @@ COPY_BYTES_PER_SECOND: Final = 80e6
 REWRITE_BYTES_PER_SECOND: Final = 200e6
 INDEX_INSERT_SECONDS: Final = 2.5e-6
 INDEX_BUILD_SECONDS: Final = 0.8e-6
-KEY_CHECK_SECONDS: Final = 8e-6
 KEY_VALIDATE_SECONDS: Final = 0.4e-6
+_KEY_CHECK_SECONDS: Final = 8e-6
+_BATCHED_CHECK_SECONDS: Final = 4e-6
+"""From 19 on. 500,000 rows of integers, in turns: 9.8 to 11.9 microseconds on 18, 4.2 to 6.1 on 19rc1."""
+
 _OUT_OF_MEMORY: Final = 4.0
 """How much more an insert costs where the index does not fit into shared_buffers."""
 
@@ -59,6 +62,11 @@ def which_indexes(
     return found
 
 
+def check_seconds(key: KeyFacts) -> float:
+    """Return what the check of a row takes."""
+    return _BATCHED_CHECK_SECONDS if key.batched else _KEY_CHECK_SECONDS
+
+
 def which_keys(
     catalog: Catalog, options: LoadOptions, records: int | None, dropped: set[str]
 ) -> list[tuple[KeyFacts, str | None]]:
@@ -72,7 +80,7 @@ def which_keys(
             reason = "as asked"
         if reason is None and not table.owned:
             reason = "only the owner of the table may drop it"
-        gain = rows * KEY_CHECK_SECONDS - (rows + table.rows_estimate) * KEY_VALIDATE_SECONDS
+        gain = rows * check_seconds(key) - (rows + table.rows_estimate) * KEY_VALIDATE_SECONDS
         slower = gain < _LEAST_GAIN_SECONDS
         if reason is None and options.indexes == "auto" and slower and not (key.to_itself and dropped):
             reason = "validating it again would gain less than half a second"

@@ -26,10 +26,10 @@ from pgsweep.load.objects import (
     INDEX_BUILD_SECONDS,
     INDEX_BYTES_PER_ROW,
     INDEX_INSERT_SECONDS,
-    KEY_CHECK_SECONDS,
     KEY_VALIDATE_SECONDS,
     KINDS,
     REWRITE_BYTES_PER_SECOND,
+    check_seconds,
     journal_indexes,
     journal_keys,
     which_indexes,
@@ -519,8 +519,8 @@ def _estimate(
     for _, reason in indexes:
         seconds += rows * INDEX_BUILD_SECONDS if reason is None else records * INDEX_INSERT_SECONDS
         wal += rows * INDEX_BYTES_PER_ROW if reason is None else records * 4 * INDEX_BYTES_PER_ROW
-    for _, reason in keys:
-        seconds += rows * KEY_VALIDATE_SECONDS if reason is None else records * KEY_CHECK_SECONDS
+    for key, reason in keys:
+        seconds += rows * KEY_VALIDATE_SECONDS if reason is None else records * check_seconds(key)
     if minimal or catalog.table.persistence == "u":
         wal = 0
     return LoadEstimate(

@@ -32,6 +32,7 @@ from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import CLIENT, MEMORY_LIMIT, LocalServer, look
 from pgsweep.pg.connect import connect, same_server
 from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
+from pgsweep.pg.next_start import read_next_start
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.standbys import order_of_change
 from pgsweep.records.budget import BudgetPart, BudgetResult
@@ -144,8 +145,9 @@ def budget(
         shared_per_connection_bytes=slope or 0.0,
         shared_growth_bytes=grown,
     )
-    if order is not None:
-        result = msgspec.structs.replace(result, reasons=[*result.reasons, order])
+    notes = ([] if order is None else [order]) + _next_start(local, asked=max_connections is not None)
+    if notes:
+        result = msgspec.structs.replace(result, reasons=[*result.reasons, *notes])
     if asked is not None:
         result = _with_huge_pages(result, asked)
     if slope is not None:
@@ -155,6 +157,29 @@ def budget(
         why="no PostgreSQL of the server's version could be asked here; it is taken to be as now",
     )
     return msgspec.structs.replace(result, missing=[*result.missing, unknown])
+
+
+_BUDGETED: Final = ("max_connections", "shared_buffers", "max_worker_processes", "huge_pages")
+"""Settings that take effect at a start, and that a budget rests on."""
+
+
+def _next_start(local: LocalServer, *, asked: bool) -> list[str]:
+    """Return what the next start brings that the budget is not of.
+
+    Args:
+        local: the server.
+        asked: the number of connections was given.
+    """
+    with explained():
+        pending = read_next_start(local.connection).pending
+    notes = []
+    for name in _BUDGETED:
+        if name in pending and not (asked and name == "max_connections"):
+            value = pending[name]
+            what = f"another {name}" if value is None else f"{name} = {value}"
+            again = f": --max-connections {value}" if name == "max_connections" and value is not None else ""
+            notes.append(f"{what} comes with the next restart; this budget is of today's{again}")
+    return notes
 
 
 def _with_memory(seen: MemoryResult, ram_bytes: int) -> MemoryResult:

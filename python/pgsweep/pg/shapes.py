@@ -133,7 +133,7 @@ _SHAPES: Final = {
     "load_holders": "pid text?",
     "load_indexes": "bytes bytes bytes bytes? text? bool bool bytes bytes bytes count text text?",
     "load_journal": "oid bool text? bool count bytes",
-    "load_keys": "bytes bool bytes bytes bytes? bytes? text?",
+    "load_keys": "bytes bool bytes bytes bytes? bytes? text? bool",
     "load_marked": "text bytes",
     "load_needed": "bytes",
     "load_new": "few: bytes bytes bytes bool count",

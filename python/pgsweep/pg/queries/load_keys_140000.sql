@@ -1,4 +1,5 @@
--- The foreign keys of a table, with the statements that drop and make each, and what forbids to drop it.
+-- The foreign keys of a table, with the statements that drop and make each, and what forbids to drop it. From 19 on rows are
+-- checked in batches, but where the referenced table is partitioned (ri_triggers.c).
 SELECT pg_catalog.convert_to(f.conname::text, 'UTF8') AS name,
        f.confrelid = f.conrelid AS to_itself,
        pg_catalog.convert_to(pg_catalog.format('ALTER TABLE ONLY %%I.%%I DROP CONSTRAINT %%I', tn.nspname, t.relname, f.conname), 'UTF8') AS drop,
@@ -17,7 +18,8 @@ SELECT pg_catalog.convert_to(f.conname::text, 'UTF8') AS name,
             WHEN EXISTS (SELECT FROM pg_catalog.pg_depend AS x
                          WHERE x.classid = 'pg_catalog.pg_constraint'::regclass AND x.objid = f.oid AND x.deptype IN ('e', 'x'))
                  THEN 'an extension needs it'
-            END AS kept
+            END AS kept,
+       pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 190000 AND r.relkind <> 'p' AS batched
 FROM pg_catalog.pg_constraint AS f
 JOIN pg_catalog.pg_class AS t ON t.oid = f.conrelid
 JOIN pg_catalog.pg_namespace AS tn ON tn.oid = t.relnamespace
