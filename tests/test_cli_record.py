@@ -283,6 +283,7 @@ def test_trace_by_somebody_else_says_what_to_do(wheel18: Cluster) -> None:
         (["-w", "-W"], 2, "contradict"),
         (["--for", "soon"], 2, "`soon` is not a time"),
         (["--source", "sql", "--max-events", "5"], 2, "end a trace"),
+        (["--source", "trace", "--until", "1%"], 2, "is for snapshots"),
         (["-o", "absent/x.evidence"], 2, "no folder `absent`"),
     ],
 )

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from pgsweep.evidence import outlook
-from pgsweep.evidence.outlook import UNPREDICTABLE, Outlook, Refusal
+from pgsweep.evidence.outlook import UNPREDICTABLE, Judge, Outlook, Refusal
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
@@ -33,11 +33,16 @@ class Notes(NullListener):
 
 
 def decisions(
-    answers: Sequence[Refusal | None], times: Sequence[tuple[float, str | None]], asked: float | None = None
+    answers: Sequence[Refusal | None],
+    times: Sequence[tuple[float, str | None]],
+    asked: float | None = None,
+    *,
+    decides: bool = False,
 ) -> tuple[list[str | None], int, list[str]]:
     """Return what is decided at each time, how often the judge was asked, and what was said."""
     left, heard = list(answers), Notes()
-    one = Outlook(lambda _: left.pop(0), lambda: PATH, asked_seconds=asked, progress=heard)
+    judge = Judge(lambda _: left.pop(0), decides=decides)
+    one = Outlook(judge, lambda: PATH, asked_seconds=asked, progress=heard)
     return [one.decided(reason, now) for now, reason in times], len(answers) - len(left), heard.notes
 
 
@@ -47,7 +52,7 @@ def test_enough_is_said_of_what_is_not_refused_only() -> None:
     )
     assert found == [None, None, None, None, "enough"]
     assert asked == 3, "not at every look of the recorder"
-    assert notes == ["not enough yet for a prediction: too short"], "said once"
+    assert notes == ["not enough yet: too short"], "said once"
 
 
 def test_what_lies_in_the_load_ends_it() -> None:
@@ -65,6 +70,29 @@ def test_what_lies_in_the_load_ends_it() -> None:
     alone = Outlook(None, lambda: PATH, asked_seconds=None, progress=Notes())
     assert alone.decided("enough", 31) == "enough"
     assert ending(UNPREDICTABLE) == "ended early: no prediction is possible from this load"
+
+
+def test_where_a_width_is_asked_for_the_judge_decides() -> None:
+    times = [(29.0, None), (31.0, "enough"), (40.0, "enough"), (47.0, None), (75.0, None)]
+    assert decisions([SHORT, SHORT, None], times, decides=True)[:2] == ([None, None, None, None, "enough"], 3)
+    assert decisions([SHORT], [(31, None), (40, "limit")], decides=True)[0] == [None, "limit"]
+    # Of a time that was given it needs no more than it takes.
+    assert decisions([None], [(31, None)], asked=3600, decides=True)[0] == ["enough"]
+
+
+@pytest.mark.parametrize("name", ["steady-small", "order-sql"])
+def test_evidence_is_enough_when_its_intervals_are_as_asked(name: str) -> None:
+    found = predict(EVIDENCE / name)
+    today = found.observed.shared_buffers_bytes
+    points = predict(EVIDENCE / name, sizes_bytes=[today // 2, today, 2 * today]).points
+    if not points:
+        assert refusal_of(EVIDENCE / name, 0.9) == refusal_of(EVIDENCE / name)
+        return
+    widest = max(point.high - point.low for point in points) / 2
+    assert refusal_of(EVIDENCE / name, widest + 1e-9) is None
+    wide = refusal_of(EVIDENCE / name, widest - 1e-6)
+    assert wide is not None
+    assert not wide.lasting
 
 
 @pytest.mark.parametrize(
@@ -93,7 +121,7 @@ def test_a_recording_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.Mo
         cluster.create_extensions("postgres", "pg_buffercache")
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             connection.execute("CREATE TABLE t AS SELECT g, repeat('x', 500) FROM generate_series(1, 5000) g")
-        result = record_sql(cluster.conninfo(), tmp_path / "x.evidence", judge=refusal_of)
+        result = record_sql(cluster.conninfo(), tmp_path / "x.evidence", judge=Judge(refusal_of))
     assert result.ended_by == UNPREDICTABLE
     assert result.seconds < 30
     assert any(one.startswith("no prediction is possible: track_counts is off") for one in result.warnings)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, common_options, settings_of
+from pgsweep.cli.common import (
+    HELP_NAMES,
+    Bytes,
+    Duration,
+    FileName,
+    Percent,
+    common_options,
+    settings_of,
+)
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable, write_stdout
@@ -57,6 +65,13 @@ ENOUGH = "enough"
     help="How long to record: 40s, 2min, 1h, or `enough`: until there is enough data.  [default: enough; "
     "for trace 40s]",
 )
+@click.option(
+    "--until",
+    type=Percent(),
+    metavar="PERCENT",
+    help="End when the 90% intervals are this narrow from half to twice today's size: 0.5% is half a point "
+    "up and down. After 10 minutes it ends anyway, or after --for. Not for a trace.",
+)
 @click.option("--max-events", type=click.IntRange(min=1), metavar="N", help="End a trace after N events.")
 @click.option(
     "--max-bytes", type=Bytes(), metavar="SIZE", help="End a trace when its files reach this size: 2GB."
@@ -90,6 +105,7 @@ def command(
     *,
     source: Source,
     seconds: float | str | None,
+    until: float | None,
     max_events: int | None,
     max_bytes: int | None,
     time_reads: bool,
@@ -115,6 +131,7 @@ def command(
     Examples:
       pgsweep record -h db1 -U postgres -d shop -o shop.evidence
       pgsweep record service=shop --for 5min
+      pgsweep record service=shop --until 0.5%
       sudo pgsweep record -d shop --source trace --for 20s --max-bytes 2GB
       pgsweep record --script --for 10min > gather.sql
     """
@@ -129,10 +146,13 @@ def command(
                 "a trace does not know when there is enough data", hint="give it a time: --for 40s"
             )
         seconds = None
+    if until is not None and source == "trace":
+        raise UsageError("--until is for snapshots", hint="give the trace a time: --for 10min")
     assert not isinstance(seconds, str)
     if out is None:
         out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
     check_evidence_path(out)
+    from pgsweep.evidence.outlook import Judge
     from pgsweep.evidence.record import plan_record, record
     from pgsweep.sizing.outlook import refusal_of
 
@@ -156,7 +176,7 @@ def command(
                 time_reads=time_reads,
                 progress=shown,
                 stop=stop,
-                judge=refusal_of,
+                judge=Judge(lambda evidence: refusal_of(evidence, until), decides=until is not None),
             )
         )
     show_recording(settings, result, as_json=as_json)

@@ -36,8 +36,17 @@ class Refusal:
     lasting: bool
 
 
-Judge = Callable[[Path], Refusal | None]
-"""Judges evidence that is being written; None where it gives a prediction, or where that is not known."""
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Judges evidence that is being written.
+
+    Attributes:
+        refusal_of: why it is not enough; None where it gives a prediction, or where that is not known.
+        decides: the recording ends as soon as it is enough, not by the recorder's own measures.
+    """
+
+    refusal_of: Callable[[Path], Refusal | None]
+    decides: bool = False
 
 
 class Outlook:
@@ -74,14 +83,15 @@ class Outlook:
         """
         if self._judge is None or reason not in (None, "enough"):
             return reason
-        if now < self._due_seconds and (reason is None or self.refusal is not None):
+        decides = self._judge.decides
+        if now < self._due_seconds and (decides or reason is None or self.refusal is not None):
             return None
-        before, self.refusal = self.refusal, self._judge(self._write())
+        before, self.refusal = self.refusal, self._judge.refusal_of(self._write())
         self._due_seconds = now * (_LATER if self.refusal is None else _AGAIN)
         if self.refusal is None:
-            return reason
+            return "enough" if decides else reason
         if self._asked_seconds is None and self.refusal.lasting:
             return UNPREDICTABLE
         if before is None:
-            self._progress.note(f"not enough yet for a prediction: {self.refusal.why}")
+            self._progress.note(f"not enough yet: {self.refusal.why}")
         return None

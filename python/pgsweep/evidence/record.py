@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -97,12 +97,20 @@ def record(
     }
     if source != "auto":
         return by_name[source]()
-    result, passed_over = _gentlest(by_name, heard, time_reads=time_reads, output=output)
+    decides = judge is not None and judge.decides
+    possible = _possible(time_reads=time_reads, snapshots=decides)
+    result, passed_over = _gentlest(by_name, possible, heard, output=output)
     return msgspec.structs.replace(result, passed_over=passed_over)
 
 
+def _possible(*, time_reads: bool, snapshots: bool = False) -> list[str]:
+    """Return the sources that may be taken, the gentlest first; with `snapshots` only they."""
+    trace = os.geteuid() == 0 and not snapshots
+    return ["peek", *([] if time_reads else ["sql"]), *(["trace"] if trace else [])]
+
+
 def _gentlest(
-    by_name: Mapping[str, Callable[[], T]], heard: Progress, *, time_reads: bool, output: Path | None
+    by_name: Mapping[str, Callable[[], T]], candidates: Sequence[str], heard: Progress, *, output: Path | None
 ) -> tuple[T, list[str]]:
     """Return what the gentlest source that is possible gives, and which are not possible, and why.
 
@@ -113,7 +121,6 @@ def _gentlest(
         MissingAbility: none is.
     """
     passed_over: list[str] = []
-    candidates = ["peek", *([] if time_reads else ["sql"]), *(["trace"] if os.geteuid() == 0 else [])]
     for candidate in candidates:
         try:
             return by_name[candidate](), passed_over
@@ -154,7 +161,8 @@ def plan_record(
     }
     if source != "auto":
         return by_name[source]()
-    plan, passed_over = _gentlest(by_name, NullListener(), time_reads=time_reads, output=None)
+    possible = _possible(time_reads=time_reads)
+    plan, passed_over = _gentlest(by_name, possible, NullListener(), output=None)
     return msgspec.structs.replace(plan, passed_over=passed_over)
 
 

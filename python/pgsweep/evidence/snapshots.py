@@ -252,8 +252,13 @@ class Recording:
             self._server, self._clock, accesses, schedule.wanted_seconds, was_reset=log.was_reset
         )
         self._warnings += warnings
-        if self._outlook is not None and ended_by == UNPREDICTABLE and self._outlook.refusal is not None:
-            self._advice = [f"no prediction is possible: {self._outlook.refusal.why}"]
+        if self._outlook is not None and self._outlook.refusal is not None:
+            why = self._outlook.refusal.why
+            if ended_by == UNPREDICTABLE:
+                self._advice = [f"no prediction is possible: {why}"]
+            elif self._judge is not None and self._judge.decides and ended_by in ("limit", "time"):
+                longer = format_minutes(2 * length_seconds)
+                self._advice = [f"not as asked: {why}; record for longer, such as {longer}"]
         if not self._backend.is_seen:
             worked_seconds = log.spent_seconds + self._spent_seconds * self._view.loads_server
         measured = worked_seconds / length_seconds
