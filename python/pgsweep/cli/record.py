@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, common_options, settings_of
-from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Bytes, Duration, FileName
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
-from pgsweep.cli.settings import Settings
 from pgsweep.errors import INTERRUPTED, ConnectionFailed, PgsweepError, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.ui.numbers import seconds as seconds_text
@@ -38,8 +37,7 @@ class _Length(Duration):
 ENOUGH = "enough"
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
-@connection_options
+@subcommand(server="database", output=False, prepared=False)
 @click.option(
     "--source",
     type=click.Choice(["auto", "peek", "sql", "trace"]),
@@ -82,10 +80,8 @@ ENOUGH = "enough"
     "`pgsweep import` makes evidence from its output.  [--for: 5min]",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be done to the server; do nothing.")
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     source: Source,
@@ -97,9 +93,6 @@ def command(
     as_json: bool,
     script: bool,
     dry_run: bool,
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> int:
     r"""Watch a running server and write what was observed as evidence.
 
@@ -118,11 +111,11 @@ def command(
       sudo pgsweep record -d shop --source trace --for 20s --max-bytes 2GB
       pgsweep record --script --for 10min > gather.sql
     """
-    settings = settings_of(ctx)
     if script:
-        _print_script(settings, ctx, seconds)
+        _print_script(run, seconds)
         return 0
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
+    run.prepare()
+    settings, target = run.settings, run.target
     if seconds == ENOUGH:
         if source == "trace":
             raise UsageError(
@@ -140,7 +133,7 @@ def command(
         plan = target.use(lambda conninfo: plan_record(conninfo, out, source=source, time_reads=time_reads))
         for refusal in plan.passed_over:
             settings.say(f"not possible by {refusal}")
-        _show_plan(settings, plan, as_json=as_json)
+        _show_plan(run, plan, as_json=as_json)
         return 0
 
     settings.kept.append(out)
@@ -159,7 +152,7 @@ def command(
                 judge=refusal_of,
             )
         )
-    show_recording(settings, result, as_json=as_json)
+    show_recording(run, result, as_json=as_json)
     if stop.is_set():
         settings.say(f"interrupted; kept: {result.path}")
         return INTERRUPTED
@@ -212,13 +205,13 @@ _OF_SCRIPT = {"script", "seconds"}
 """Parameters of the command that a script has; the server is named to psql."""
 
 
-def _print_script(settings: Settings, ctx: click.Context, seconds: float | str | None) -> None:
+def _print_script(run: Run, seconds: float | str | None) -> None:
     """Print the script for psql.
 
     Raises:
         UsageError: something was asked for that a script does not do.
     """
-    given = click.core.ParameterSource.COMMANDLINE
+    ctx, given = run.ctx, click.core.ParameterSource.COMMANDLINE
     others = [
         parameter
         for parameter in ctx.command.params
@@ -242,7 +235,7 @@ def _print_script(settings: Settings, ctx: click.Context, seconds: float | str |
     from pgsweep.evidence.script import record_script
 
     write_stdout(record_script(seconds), data=True)
-    settings.say("next: psql -X -d DBNAME -f SCRIPT -o FILE, then pgsweep import FILE")
+    run.settings.say("next: psql -X -d DBNAME -f SCRIPT -o FILE, then pgsweep import FILE")
 
 
 def check_evidence_path(out: Path) -> None:
@@ -262,24 +255,18 @@ def check_evidence_path(out: Path) -> None:
         )
 
 
-def show_recording(settings: Settings, result: RecordResult, *, as_json: bool) -> None:
+def show_recording(run: Run, result: RecordResult, *, as_json: bool) -> None:
     """Write what was recorded to stdout, and on stderr what comes next."""
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.evidence.subject import subject_of
-    from pgsweep.ui.results import to_json, to_text
 
-    subject = subject_of(Path(result.path))
-    result = with_provenance(result, settings.arguments, subject=subject)
-    if as_json:
-        write_stdout(to_json(result))
-    else:
-        write_stdout(to_text(result, settings.terminal()))
-    settings.say(f"next: pgsweep predict {shell_word(result.path)}")
+    run.output_options["as_json"] = as_json
+    run.show(result, subject=subject_of(Path(result.path)))
+    run.settings.say(f"next: pgsweep predict {shell_word(result.path)}")
 
 
-def _show_plan(settings: Settings, plan: RecordPlan, *, as_json: bool) -> None:
+def _show_plan(run: Run, plan: RecordPlan, *, as_json: bool) -> None:
     from pgsweep.ui.record import plan_text
     from pgsweep.ui.results import to_json
 
     write_stdout(to_json(plan) if as_json else plan_text(plan))
-    settings.say("dry run: nothing was done")
+    run.settings.say("dry run: nothing was done")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Duration, FileName, common_options, settings_of
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Duration, FileName
 from pgsweep.cli.connection import Target, place_flags
 from pgsweep.cli.output import write_stdout
 from pgsweep.cli.settings import Settings
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pgsweep.serve.config import ServeConfig
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(output=False)
 @click.argument("targets", metavar="[DSN]...", nargs=-1)
 @click.option(
     "--config",
@@ -88,10 +89,8 @@ if TYPE_CHECKING:
     "and curves.",
 )
 @place_flags
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     targets: tuple[str, ...],
@@ -132,7 +131,7 @@ def command(
       pgsweep serve --config /etc/pgsweep/serve.toml --listen 0.0.0.0:8432 --token-file /etc/pgsweep/token
       pgsweep serve --alerts > pgsweep.rules.yml
     """
-    settings = settings_of(ctx)
+    ctx, settings = run.ctx, run.settings
     if sum(map(bool, (grafana, alerts, export))) > 1:
         raise UsageError("--grafana, --alerts and --export cannot be used together", hint="give one of them")
     if grafana or alerts:

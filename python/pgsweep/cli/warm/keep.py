@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, pool_source_option, settings_of
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Bytes, Duration, pool_source_option
 from pgsweep.cli.completing import relation_names
-from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
-from pgsweep.cli.output import Output, output_options, write_stdout
+from pgsweep.cli.output import write_stdout
 from pgsweep.errors import PgsweepError, UsageError
 
 if TYPE_CHECKING:
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
     from pgsweep.warm.keep.keep import KeepOptions
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(server="options")
 @click.argument("relations", metavar="RELATION...", nargs=-1, required=True, shell_complete=relation_names)
-@connection_flags
 @click.option("--indexes", is_flag=True, help="Keep the tables' indexes too.")
 @click.option("--toast", is_flag=True, help="Keep the tables' TOAST relations too.")
 @click.option(
@@ -65,11 +63,8 @@ if TYPE_CHECKING:
 )
 @pool_source_option
 @click.option("-n", "--dry-run", is_flag=True, help="Print the statements and the bytes; touch nothing.")
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     relations: tuple[str, ...],
@@ -82,13 +77,6 @@ def command(
     report_seconds: float,
     source: Literal["auto", "peek", "sql"],
     dry_run: bool,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> None:
     r"""Keep chosen relations in shared_buffers while others flood it, until Ctrl-C.
 
@@ -111,10 +99,8 @@ def command(
       pgsweep warm keep '"Odd Name"' -d shop --dry-run
       pgsweep warm keep customers -d shop --for 10min --json | jq .resident_share_mean
     """
-    settings = settings_of(ctx)
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
-    if dry_run and (as_csv or html is not None or out):
+    settings, target, given = run.settings, run.target, run.output_options
+    if dry_run and any(given[name] for name in ("as_csv", "html", "out")):
         raise UsageError(
             "--dry-run prints its plan, as text or with --json", hint="leave out --csv, --html, -o"
         )
@@ -132,13 +118,11 @@ def command(
     )
     if dry_run:
         plan = target.use(lambda conninfo: Keeper(conninfo, options, note=settings.say).plan())
-        _show_plan(settings, plan, as_json=as_json, server=target.server)
+        _show_plan(run, plan)
         return
     with stoppable(settings, "ending") as stop:
         result = target.use(lambda conninfo: _keep(conninfo, options, seconds, stop, settings))
-    from pgsweep.cli.provenance import with_provenance
-
-    output.write(with_provenance(result, settings.arguments, server=target.server))
+    run.show(result)
     if result.ended_by == "gone":
         raise PgsweepError(
             "no relation is left to keep",
@@ -159,11 +143,10 @@ def _keep(
     return Keeper(conninfo, options, report=report, note=settings.say).run(seconds=seconds, stop=stop)
 
 
-def _show_plan(settings: Settings, plan: WarmKeepPlan, *, as_json: bool, server: str) -> None:
-    from pgsweep.cli.provenance import with_provenance
+def _show_plan(run: Run, plan: WarmKeepPlan) -> None:
     from pgsweep.ui.results import plain, to_json
     from pgsweep.ui.warm_keep import plan_text
 
-    plan = with_provenance(plan, settings.arguments, server=server)
-    write_stdout(to_json(plan) if as_json else plan_text(plain(plan), settings.terminal()))
-    settings.say("dry run: the pool was looked at once, nothing was touched or read")
+    plan, as_json = run.made(plan), run.output_options["as_json"]
+    write_stdout(to_json(plan) if as_json else plan_text(plain(plan), run.settings.terminal()))
+    run.settings.say("dry run: the pool was looked at once, nothing was touched or read")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,20 +18,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONNECTIONS = 3
-
-WARM_NAMES = (
-    "relations",
-    "schema",
-    "every_database",
-    "heat",
-    "into",
-    "budget",
-    "mode",
-    "connections",
-    "rate",
-    "source",
-)
-"""The parameters that `warm_options` gives a command, for `options_of`."""
 
 
 class Names(click.ParamType[Any]):
@@ -131,30 +116,20 @@ def latency_option(function: F) -> F:
     )(function)
 
 
-def options_of(
-    *,
-    relations: tuple[list[str], ...],
-    schema: tuple[str, ...],
-    every_database: bool,
-    heat: Path | None,
-    into: Any,
-    budget: int | None,
-    mode: Any,
-    connections: int,
-    rate: int | None,
-    source: Any,
-    max_latency: float | None = None,
-) -> WarmOptions:
-    """Return the options as the feature takes them.
+def options_of(given: dict[str, Any], max_latency: float | None = None) -> WarmOptions:
+    """Return the options of `warm_options`, by name, as the feature takes them.
 
     Raises:
         UsageError: they contradict each other.
         HeatError: the heat file cannot be read.
     """
-    names = [name for part in relations for name in part]
-    if every_database and (names or schema):
+    names = [name for part in given["relations"] for name in part]
+    schemas, every_database, mode, heat = (
+        given[name] for name in ("schema", "every_database", "mode", "heat")
+    )
+    if every_database and (names or schemas):
         raise UsageError("--every-database takes everything, names choose", hint="leave out one of them")
-    if mode is not None and into == "pool":
+    if mode is not None and given["into"] == "pool":
         raise UsageError(
             f"--mode {mode} is for the page cache",
             cause="into shared_buffers there is one way only, pg_prewarm's mode buffer",
@@ -167,12 +142,12 @@ def options_of(
 
     return WarmOptions(
         heat=None if heat is None else weigh(heat, read_heat(heat)),
-        selection=Selection(relations=names, schemas=schema, every_database=every_database),
-        into=into,
-        budget_bytes=budget,
+        selection=Selection(relations=names, schemas=schemas, every_database=every_database),
+        into=given["into"],
+        budget_bytes=given["budget"],
         mode=mode,
-        connections=connections,
-        rate_bytes_per_second=rate,
+        connections=given["connections"],
+        rate_bytes_per_second=given["rate"],
         max_latency_seconds=max_latency,
-        source=source,
+        source=given["source"],
     )

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import click
 
+from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import (
-    HELP_NAMES,
     Bytes,
     Duration,
-    common_options,
     pool_source_option,
-    settings_of,
 )
-from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import stoppable
-from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.warm.file import heat_file
 from pgsweep.cli.warm.run import WarmProgress
 from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(server="database")
 @click.argument("file", metavar="FILE")
-@connection_options
 @click.option(
     "--into",
     type=click.Choice(["pool", "page-cache", "both"]),
@@ -73,11 +67,8 @@ from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
 )
 @pool_source_option
 @click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     file: str,
@@ -91,13 +82,6 @@ def command(
     next_start: float | None,
     source: Literal["auto", "peek", "sql"],
     dry_run: bool,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> int:
     r"""Bring back what FILE holds: the hottest blocks of all databases first, with their usage counts.
 
@@ -123,17 +107,14 @@ def command(
       pgsweep warm restore shop.heat shop --dry-run
     """
     from pgsweep.cli.progress import ConsoleProgress
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.warm.heat import restore as feature
     from pgsweep.warm.heat.file import read_heat
     from pgsweep.warm.heat.restore_plan import RestoreOptions
 
     if wait is not None and next_start is not None:
         raise UsageError("--wait and --next-start contradict each other", hint="leave one of them out")
-    settings = settings_of(ctx)
-    path = heat_file(settings, file, names["database"])
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    settings, target = run.settings, run.target
+    path = heat_file(settings, file, run.server_options["database"])
     saved = read_heat(path)
     options = RestoreOptions(
         into=into,
@@ -147,13 +128,7 @@ def command(
         source=source,
     )
     if dry_run:
-        output.write(
-            with_provenance(
-                target.use(lambda conninfo: feature.dry_run(conninfo, path, saved, options)),
-                settings.arguments,
-                server=target.server,
-            )
-        )
+        run.show(target.use(lambda conninfo: feature.dry_run(conninfo, path, saved, options)))
         settings.say("dry run: nothing was read")
         return 0
     with (
@@ -172,7 +147,7 @@ def command(
                 raise
             settings.say("ended while it waited for the server")
             return INTERRUPTED
-    output.write(with_provenance(result, settings.arguments, server=target.server))
+    run.show(result)
     if result.stopped:
         settings.say("ended early; the same command reads what is missing")
         return INTERRUPTED
