@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     pass
 
 
-@subcommand(server="database")
+@subcommand(server="database", prepared=False)
 @click.argument("file", metavar="FILE")
 @click.option(
     "--fail-if",
@@ -62,6 +62,7 @@ def command(
 
     settings = run.settings
     path = heat_file(settings, file, run.server_options["database"])
+    run.prepare()
     conditions = [parse_condition(text, CONDITION_NAMES) for text in fail_if]
     heat = read_heat(path)
 

@@ -18,7 +18,7 @@ from pgsweep.cli.warm.run import WarmProgress
 from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
 
 
-@subcommand(server="database")
+@subcommand(server="database", prepared=False)
 @click.argument("file", metavar="FILE")
 @click.option(
     "--into",
@@ -113,8 +113,10 @@ def command(
 
     if wait is not None and next_start is not None:
         raise UsageError("--wait and --next-start contradict each other", hint="leave one of them out")
-    settings, target = run.settings, run.target
+    settings = run.settings
     path = heat_file(settings, file, run.server_options["database"])
+    run.prepare()
+    target = run.target
     saved = read_heat(path)
     options = RestoreOptions(
         into=into,
