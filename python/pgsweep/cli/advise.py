@@ -43,7 +43,6 @@ _FORMATS = (
     "--ram",
     "memory_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Memory that the pool and the page cache share.  [default: that of the host or the memory cgroup in "
     "which the evidence was recorded]",
 )
@@ -55,7 +54,6 @@ _FORMATS = (
 @click.option(
     "--loss",
     type=Percent(),
-    metavar="PERCENT",
     help="With --least: by how much the throughput may be less than today's.  [default: 2%]",
 )
 @click.option(
@@ -71,7 +69,6 @@ _FORMATS = (
     "--source",
     type=click.Choice(["auto", "peek", "sql", "trace"]),
     default="auto",
-    show_default=True,
     help="If a server is recorded first: the source, as for `pgsweep record`. With a trace, the intervals of "
     "disk reads are narrowest.",
 )
@@ -79,7 +76,6 @@ _FORMATS = (
     "--for",
     "seconds",
     type=Duration(),
-    metavar="TIME",
     help="If a server is recorded first: for how long.  [default: until the decision is settled: snapshots "
     "10min at most, a trace from 40s to 160s]",
 )
@@ -97,7 +93,6 @@ _FORMATS = (
 @click.option(
     "--undo-from",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="With --undo: use this file of former settings, although it was kept for another server of the same "
     "cluster, or for this one before it was moved.",
 )

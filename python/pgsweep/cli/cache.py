@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from pgsweep.cli.command import Run, confirm, subcommand
-from pgsweep.cli.common import pool_source_option
+from pgsweep.cli.common import Count, pool_source_option
 from pgsweep.cli.completing import relation_names
 from pgsweep.cli.output import write_stdout
 from pgsweep.errors import UsageError
@@ -27,13 +27,11 @@ _MAP_CELLS = 512
     "--by",
     type=click.Choice(_BY),
     default="relation",
-    show_default=True,
     help="What a row stands for. table and partition-root count indexes and TOAST with their table.",
 )
 @click.option(
     "--top",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="Only the N rows with the most in the pool, and one row for all system catalogs.  [default: 20 in "
     "the text, all in JSON, CSV and HTML]",
 )

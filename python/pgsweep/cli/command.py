@@ -148,7 +148,10 @@ def subcommand(
         # Help texts are raw strings; click wants the character itself before a paragraph not to be wrapped.
         text = (function.__doc__ or "").replace("\\b\n", "\b\n")
         declaring: Any = click.command(
-            params=every, help=text, context_settings={"help_option_names": HELP_NAMES}, **more
+            params=every,
+            help=text,
+            context_settings={"help_option_names": HELP_NAMES, "show_default": True},
+            **more,
         )
         made: click.Command = declaring(called)
         return made

@@ -23,13 +23,11 @@ _REPORT_NAME = "pgsweep-demo.html"
 @click.option(
     "--work-dir",
     type=FileName(file_okay=False),
-    metavar="DIR",
     help="Where the server's data directory is made (3 GB).  [default: the place for temporary files]",
 )
 @click.option(
     "--keep",
     type=FileName(file_okay=False),
-    metavar="DIR",
     help="Keep the evidence in this folder, to look at it with `pgsweep predict`.",
 )
 def command(

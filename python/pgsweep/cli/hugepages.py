@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pgsweep.cli.command import Run, require_terminal, subcommand
-from pgsweep.cli.common import Bytes, FileName
+from pgsweep.cli.common import Bytes, Count, FileName
 from pgsweep.cli.interrupt import held_back
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.plain import shown
@@ -23,29 +23,24 @@ if TYPE_CHECKING:
 
 
 @subcommand(server="database", prepared=False)
-@click.option("--shared-buffers", type=Bytes(), metavar="SIZE", help="Ask about another shared_buffers.")
-@click.option(
-    "--max-connections", type=click.IntRange(min=1), metavar="N", help="Ask about another max_connections."
-)
+@click.option("--shared-buffers", type=Bytes(), help="Ask about another shared_buffers.")
+@click.option("--max-connections", type=Count(min=1), help="Ask about another max_connections.")
 @click.option(
     "--set", "others", multiple=True, metavar="NAME=VALUE", help="Ask about any other setting. Repeatable."
 )
 @click.option(
     "--page-size",
     type=Bytes(),
-    metavar="SIZE",
     help="Size of the huge pages: 2MB, 1GB.  [default: the server's huge_page_size, or the kernel's default]",
 )
 @click.option(
     "--connections",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="Predict page tables for N connections.  [default: max_connections]",
 )
 @click.option(
     "--log",
     type=FileName(exists=True, dir_okay=False),
-    metavar="FILE",
     help="Explain the log of a server that did not start, instead of asking a server.",
 )
 @click.option("--apply", "wants_apply", is_flag=True, help="Set the pages aside (needs root); asks first.")
@@ -69,16 +64,12 @@ if TYPE_CHECKING:
     "--state-dir",
     type=FileName(file_okay=False),
     default=Path("/var/lib/pgsweep"),
-    show_default=True,
-    metavar="DIR",
     help="Where --apply keeps the previous values.",
 )
 @click.option(
     "--sysctl-dir",
     type=FileName(file_okay=False),
     default=Path("/etc/sysctl.d"),
-    show_default=True,
-    metavar="DIR",
     help="Where --persist writes.",
 )
 def command(

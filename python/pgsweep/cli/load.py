@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgsweep.cli.command import Run, confirm, subcommand
-from pgsweep.cli.common import Bytes, FileName
+from pgsweep.cli.common import Bytes, Count, FileName
 from pgsweep.cli.completing import load_words
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.progress import ConsoleProgress
@@ -116,22 +116,15 @@ class _Names(click.ParamType[Any]):
 @click.option(
     "--rejects",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="Write records that the server "
     "refuses to FILE, with line and reason, and load the others.  [default: stop at the first, and undo]",
 )
 @click.option(
     "--max-rejects",
-    type=click.IntRange(min=0),
-    metavar="N",
+    type=Count(min=0),
     help=f"With --rejects: give up and undo after more than N.  [default: {_MAX_REJECTS}]",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, 64),
-    metavar="N",
-    help="Sessions that copy.  [default: measured when it begins]",
-)
+@click.option("--jobs", type=Count(1, 64), help="Sessions that copy.  [default: measured when it begins]")
 @click.option("--single-transaction", is_flag=True, help="One transaction in one session: all or nothing.")
 @click.option(
     "--unlogged",
@@ -152,7 +145,6 @@ class _Names(click.ParamType[Any]):
     "--indexes",
     type=click.Choice(["auto", "keep", "drop"]),
     default="auto",
-    show_default=True,
     help="Keep indexes and foreign keys, or drop them and make them again at the end.",
 )
 @click.option(
@@ -172,7 +164,6 @@ class _Names(click.ParamType[Any]):
     "--maintenance-work-mem",
     "maintenance_work_mem_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Memory for all index builds together.  [default: see the plan]",
 )
 @click.option(
@@ -182,27 +173,23 @@ class _Names(click.ParamType[Any]):
     "--piece",
     "piece_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Size of the parts of a file that are copied in one transaction each.  [default: 8 to 64 MB]",
 )
 @click.option(
     "--max-record",
     "max_record_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="The longest record; a longer one ends the load.  [default: 1 GB, the server's limit]",
 )
 @click.option(
     "--on-failure",
     type=click.Choice(["rollback", "keep"]),
     default="rollback",
-    show_default=True,
     help="After a refused record: undo the load, or leave it for --resume.",
 )
 @click.option(
     "--journal",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="Local copy of the journal.  [default: a file in ~/.local/state/pgsweep]",
 )
 def command(

@@ -17,7 +17,6 @@ from pgsweep.errors import MissingAbility, UsageError
     "--evidence",
     multiple=True,
     type=FileName(file_okay=False),
-    metavar="DIR",
     help="A folder with recorded evidence; may be given several times.  [default: the working directory]",
 )
 def command(_run: Run, /, *, targets: tuple[str, ...], evidence: tuple[Path, ...]) -> None:

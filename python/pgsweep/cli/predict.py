@@ -19,7 +19,6 @@ from pgsweep.units import as_setting, format_bytes
 @click.option(
     "--sizes",
     type=Sizes(),
-    metavar="SIZE,SIZE,...",
     help="Sizes of shared_buffers, such as 1GB,2GB,4GB.  [default: an eighth to eight times the observed "
     "size]",
 )
@@ -27,7 +26,6 @@ from pgsweep.units import as_setting, format_bytes
     "--ram",
     "memory_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Memory that the pool and the page cache share, to predict disk reads.  [default: that of the host "
     "or the memory cgroup, if the evidence was recorded on the server's host]",
 )

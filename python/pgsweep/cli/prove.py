@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pgsweep.cli.command import Run, subcommand
-from pgsweep.cli.common import FileName, Sizes, bindir_option
+from pgsweep.cli.common import Count, FileName, Sizes, bindir_option
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import UsageError
 from pgsweep.plain import shell_word
@@ -18,23 +18,19 @@ from pgsweep.plain import shell_word
 @click.option(
     "--sizes",
     type=Sizes(),
-    metavar="SIZE,SIZE,...",
     help="Sizes of shared_buffers, such as 64MB,256MB.  [default: an eighth to eight times the observed "
     "size]",
 )
 @click.option(
     "--max-accesses",
-    type=click.IntRange(min=1000),
+    type=Count(min=1000),
     default=1_000_000,
-    show_default=True,
-    metavar="N",
     help="Replay no more than the first N accesses of the trace.",
 )
 @bindir_option
 @click.option(
     "--work-dir",
     type=FileName(file_okay=False),
-    metavar="DIR",
     help="Where the private server's data directory is made.  [default: the place for temporary files]",
 )
 def command(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgsweep.cli.command import Run, subcommand
-from pgsweep.cli.common import Bytes, Duration, FileName
+from pgsweep.cli.common import Bytes, Count, Duration, FileName
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
@@ -42,7 +42,6 @@ ENOUGH = "enough"
     "--source",
     type=click.Choice(["auto", "peek", "sql", "trace"]),
     default="auto",
-    show_default=True,
     help="peek: snapshots of the server's memory; no load on the server; on its host only, as root or "
     "its user. sql: snapshots of pg_buffercache; low load; works on any server. trace: every page access; "
     "exact; needs root on the server's host. auto: the first of these that is possible.",
@@ -51,14 +50,11 @@ ENOUGH = "enough"
     "--for",
     "seconds",
     type=_Length(),
-    metavar="TIME",
     help="How long to record: 40s, 2min, 1h, or `enough`: until there is enough data.  [default: enough; "
     "for trace 40s]",
 )
-@click.option("--max-events", type=click.IntRange(min=1), metavar="N", help="End a trace after N events.")
-@click.option(
-    "--max-bytes", type=Bytes(), metavar="SIZE", help="End a trace when its files reach this size: 2GB."
-)
+@click.option("--max-events", type=Count(min=1), help="End a trace after N events.")
+@click.option("--max-bytes", type=Bytes(), help="End a trace when its files reach this size: 2GB.")
 @click.option(
     "--time-reads",
     is_flag=True,

@@ -20,11 +20,7 @@ _TRACE = ".oraclegeneral"
 @subcommand(prepared=False)
 @click.argument("result", type=FileName(allow_dash=True), required=False)
 @click.option(
-    "--from",
-    "source",
-    type=FileName(allow_dash=True),
-    metavar="FILE",
-    help="The same as RESULT: --from old.html --json",
+    "--from", "source", type=FileName(allow_dash=True), help="The same as RESULT: --from old.html --json"
 )
 def command(
     run: Run,

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     "--config",
     "config_file",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="serve.toml: servers with names, limits, queries of your own as metrics.",
 )
 @click.option(
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 @click.option(
     "--token-file",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="A file with a secret that browsers and Prometheus must show.",
 )
 @click.option(
@@ -56,15 +54,13 @@ if TYPE_CHECKING:
 @click.option(
     "--tls-cert",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="Serve by https: the certificate with its chain, PEM. Read when it starts.",
 )
-@click.option("--tls-key", type=FileName(dir_okay=False), metavar="FILE", help="The certificate's key, PEM.")
+@click.option("--tls-key", type=FileName(dir_okay=False), help="The certificate's key, PEM.")
 @click.option(
     "--interval",
     "interval_seconds",
     type=Duration(),
-    metavar="TIME",
     help="Time from one sample to the next, 1s at least; longer where samples by SQL would cost more than 4% "
     "of one backend.  [default: 10s]",
 )

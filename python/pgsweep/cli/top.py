@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from pgsweep.cli.command import Run, subcommand
-from pgsweep.cli.common import Duration, pool_source_option
+from pgsweep.cli.common import Count, Duration, pool_source_option
 from pgsweep.cli.output import write_stdout
 from pgsweep.cli.own_server import naming_own_server
 from pgsweep.errors import UsageError
@@ -39,8 +39,6 @@ seconds a steady load seems to come and go."""
     "interval_seconds",
     type=Duration(),
     default="1s",
-    show_default=True,
-    metavar="TIME",
     help="Time from one sample to the next, 0.1s at least; keys + and - change it. By SQL it is stretched so "
     "that all statements together take no more than 4% of one backend.",
 )
@@ -48,12 +46,16 @@ seconds a steady load seems to come and go."""
     "--sort",
     type=click.Choice(_SORTS),
     default="pool",
-    show_default=True,
     help="Which relations come first; keys change it. change: fastest growing or shrinking, hot: most at "
     "usage_count 4 and 5, twice: most in both caches.",
 )
 @click.option(
-    "--filter", "wanted", metavar="TEXT", default="", help="Only relations whose name contains TEXT."
+    "--filter",
+    "wanted",
+    metavar="TEXT",
+    default="",
+    show_default=False,
+    help="Only relations whose name contains TEXT.",
 )
 @pool_source_option
 @click.option(
@@ -66,7 +68,7 @@ seconds a steady load seems to come and go."""
     is_flag=True,
     help="Take two samples, 5s apart or one --interval if it is given, print one page, and end.",
 )
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="With --once: how many relations.")
+@click.option("--top", type=Count(min=1), help="With --once: how many relations.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: write JSON to stdout.")
 def command(
     run: Run,

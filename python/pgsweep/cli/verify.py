@@ -31,17 +31,12 @@ _VERDICTS: Final = ("as predicted", "not as predicted", "workload changed", "not
     help="Evidence that was recorded after the change, instead of recording it now.",
 )
 @click.option(
-    "--for",
-    "seconds",
-    type=Duration(),
-    metavar="TIME",
-    help="How long to record now.  [default: as long as EVIDENCE]",
+    "--for", "seconds", type=Duration(), help="How long to record now.  [default: as long as EVIDENCE]"
 )
 @click.option(
     "--ram",
     "memory_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Memory that the pool and the page cache share after the change.  [default: as before]",
 )
 @click.option(

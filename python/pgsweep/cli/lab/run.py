@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pgsweep.cli.command import Run, confirm, subcommand
-from pgsweep.cli.common import FileName, bindir_option
+from pgsweep.cli.common import Count, FileName, bindir_option
 from pgsweep.cli.output import check_writable
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import ClusterError, UsageError
@@ -31,17 +31,13 @@ if TYPE_CHECKING:
 @click.option("--full", is_flag=True, help="For an experiment: use the article's sizes, as with --scale 1.")
 @click.option(
     "--repeat",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="How often each run is repeated; intervals need 5.  [default: the experiment's, or the grid's]",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the order of runs and of pgbench."
-)
+@click.option("--seed", type=Count(min=0), help="Seed of the order of runs and of pgbench.")
 @click.option(
     "--samples",
     type=FileName(),
-    metavar="FILE",
     help="File of the runs; if it exists, its runs are kept and the rest is done. With --all a folder.  "
     "[default: NAME.samples.jsonl, or lab.samples]",
 )
@@ -49,7 +45,6 @@ if TYPE_CHECKING:
 @click.option(
     "--work-dir",
     type=FileName(file_okay=False),
-    metavar="DIR",
     help="Where the server's data directory is made.  [default: the place for temporary files]",
 )
 @click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pgsweep.cli.command import Run, subcommand
-from pgsweep.cli.common import Bytes
+from pgsweep.cli.common import Bytes, Count
 
 if TYPE_CHECKING:
     from pgsweep.records.budget import BudgetResult
@@ -16,29 +16,22 @@ if TYPE_CHECKING:
 @subcommand(server="database")
 @click.option(
     "--max-connections",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="Compute the budget for N connections.  [default: the setting]",
 )
 @click.option(
     "--plan-nodes",
-    type=click.IntRange(min=0),
+    type=Count(min=0),
     default=2,
-    show_default=True,
-    metavar="N",
     help="Sorts and hashes that each connection is assumed to hold at once, at the high end.",
 )
 @click.option(
-    "--work-mem",
-    type=Bytes(),
-    metavar="SIZE",
-    help="Compute the budget for this work_mem.  [default: the setting]",
+    "--work-mem", type=Bytes(), help="Compute the budget for this work_mem.  [default: the setting]"
 )
 @click.option(
     "--ram",
     "ram_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Compute the budget for this much memory.  [default: what the server may use of its host]",
 )
 def command(

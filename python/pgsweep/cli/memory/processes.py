@@ -8,7 +8,7 @@ import click
 
 from pgsweep.cli.branches import Branching
 from pgsweep.cli.command import Run, subcommand
-from pgsweep.cli.common import Duration
+from pgsweep.cli.common import Count, Duration
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ _BRANCHES = {"budget": "memory.budget", "kernel": "memory.kernel"}
 
 
 @subcommand(server="database", cls=Branching, branches=_BRANCHES)
-@click.option(
-    "--top", type=click.IntRange(min=1), metavar="N", help="Only the N processes that cost the most."
-)
+@click.option("--top", type=Count(min=1), help="Only the N processes that cost the most.")
 @click.option(
     "--queries",
     is_flag=True,
@@ -28,9 +26,7 @@ _BRANCHES = {"budget": "memory.budget", "kernel": "memory.kernel"}
     "only.",
 )
 @click.option("--watch", "watching", is_flag=True, help="Repeat until Ctrl-C.")
-@click.option(
-    "--interval", type=Duration(), default="2s", show_default=True, help="Time from one sample to the next."
-)
+@click.option("--interval", type=Duration(), default="2s", help="Time from one sample to the next.")
 def command(
     run: Run,
     /,

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     "--budget",
     "budget_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Never keep more than this; of larger relations, the hottest blocks.  [default: a quarter of "
     "shared_buffers, into which all must fit]",
 )
@@ -38,27 +37,20 @@ if TYPE_CHECKING:
     "rate_bytes",
     type=Bytes(),
     default="32MB",
-    show_default=True,
-    metavar="SIZE",
     help="Read evicted blocks no faster than this a second.",
 )
 @click.option(
     "--interval",
     "interval_seconds",
     type=Duration(),
-    metavar="TIME",
     help="Time from one round to the next.  [default: a quarter of a clock pass]",
 )
-@click.option(
-    "--for", "seconds", type=Duration(), metavar="TIME", help="End after this time.  [default: at Ctrl-C]"
-)
+@click.option("--for", "seconds", type=Duration(), help="End after this time.  [default: at Ctrl-C]")
 @click.option(
     "--report",
     "report_seconds",
     type=Duration(),
     default="10s",
-    show_default=True,
-    metavar="TIME",
     help="Time from one line of progress to the next.",
 )
 @pool_source_option

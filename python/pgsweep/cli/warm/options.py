@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgsweep.cli.common import Bytes, Duration, FileName, pool_source_option
+from pgsweep.cli.common import Bytes, Count, Duration, FileName, pool_source_option
 from pgsweep.cli.completing import listed_relation_names, schema_names
 from pgsweep.errors import UsageError
 
@@ -64,7 +64,6 @@ def warm_options(function: F) -> F:
         click.option(
             "--heat",
             type=FileName(),
-            metavar="FILE",
             help="Order by what `pgsweep warm save` wrote to FILE; what it does not hold comes after, by "
             "statistics.",
         ),
@@ -72,14 +71,12 @@ def warm_options(function: F) -> F:
             "--into",
             type=click.Choice(["pool", "page-cache", "both"]),
             default="pool",
-            show_default=True,
             help="Which cache to fill: shared_buffers, the page cache, or both: the hottest into "
             "shared_buffers, the rest into the page cache.",
         ),
         click.option(
             "--budget",
             type=Bytes(),
-            metavar="SIZE",
             help="Read no more than this.  [default: what the cache holds, less a reserve]",
         ),
         click.option(
@@ -89,16 +86,9 @@ def warm_options(function: F) -> F:
             "read, prefetch: pg_prewarm in that mode.  [default: kernel where possible, else read]",
         ),
         click.option(
-            "--connections",
-            type=click.IntRange(1, 64),
-            default=_CONNECTIONS,
-            show_default=True,
-            metavar="N",
-            help="Sessions that read at once.",
+            "--connections", type=Count(1, 64), default=_CONNECTIONS, help="Sessions that read at once."
         ),
-        click.option(
-            "--rate", type=Bytes(), metavar="SIZE", help="Read no faster than this a second: 100MB."
-        ),
+        click.option("--rate", type=Bytes(), help="Read no faster than this a second: 100MB."),
     )
     function = pool_source_option(function)
     for decorator in reversed(decorators):
@@ -111,7 +101,6 @@ def latency_option(function: F) -> F:
     return click.option(
         "--max-latency",
         type=Duration(),
-        metavar="TIME",
         help="Pause while the reading of one cold block takes longer than this: 50ms.",
     )(function)
 

@@ -7,22 +7,18 @@ from typing import Any
 import click
 
 from pgsweep.cli.command import Run, subcommand
-from pgsweep.cli.common import Bytes
+from pgsweep.cli.common import Bytes, Count
 from pgsweep.cli.warm.options import options_of, warm_options
 
 
 @subcommand(server="database")
 @warm_options
 @click.option(
-    "--assume-rate",
-    type=Bytes(),
-    metavar="SIZE",
-    help="Estimate the time from this many bytes a second, and read no sample.",
+    "--assume-rate", type=Bytes(), help="Estimate the time from this many bytes a second, and read no sample."
 )
 @click.option(
     "--top",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="Only the first N relations.  [default: 30 in the text on a terminal, else all]",
 )
 def command(

@@ -9,6 +9,7 @@ import click
 from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import (
     Bytes,
+    Count,
     Duration,
     pool_source_option,
 )
@@ -24,45 +25,28 @@ from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
     "--into",
     type=click.Choice(["pool", "page-cache", "both"]),
     default="both",
-    show_default=True,
     help="Which cache to fill; the page cache with what was in it when FILE was saved.",
 )
 @click.option(
     "--heat/--no-heat",
     default=True,
-    show_default=True,
     help="Restore usage counts: blocks whose count was above 1 are accessed until they reach it again.",
 )
-@click.option(
-    "--budget",
-    type=Bytes(),
-    metavar="SIZE",
-    help="Use no more of the pool than this.  [default: what it holds]",
-)
+@click.option("--budget", type=Bytes(), help="Use no more of the pool than this.  [default: what it holds]")
 @click.option(
     "-j",
     "--connections",
-    type=click.IntRange(1, 64),
+    type=Count(1, 64),
     default=2,
-    show_default=True,
-    metavar="N",
     help="Sessions that read at once; blocks are requested from the disk before they are read, so few "
     "suffice.",
 )
-@click.option("--rate", type=Bytes(), metavar="SIZE", help="Read and touch no more than this each second.")
-@click.option(
-    "--max-latency",
-    type=Duration(),
-    metavar="TIME",
-    help="Pause while reading one block takes longer than this.",
-)
-@click.option(
-    "--wait", type=Duration(), metavar="TIME", help="Wait this long for a server that is still starting."
-)
+@click.option("--rate", type=Bytes(), help="Read and touch no more than this each second.")
+@click.option("--max-latency", type=Duration(), help="Pause while reading one block takes longer than this.")
+@click.option("--wait", type=Duration(), help="Wait this long for a server that is still starting.")
 @click.option(
     "--next-start",
     type=Duration(),
-    metavar="TIME",
     help="Wait this long for the next start of the server: run the command before the restart.",
 )
 @pool_source_option

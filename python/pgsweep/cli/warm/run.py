@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 @click.option(
     "--journal",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="Where progress is recorded; the file is kept only if the run is interrupted.  [default: a file for "
     "this server, database and selection in ~/.local/state/pgsweep]",
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from pgsweep.cli.command import Run, subcommand
-from pgsweep.cli.common import Duration, pool_source_option
+from pgsweep.cli.common import Count, Duration, pool_source_option
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable
 from pgsweep.cli.warm.file import heat_file
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
 @subcommand(server="database", output=False, prepared=False)
 @click.argument("file", metavar="FILE")
-@click.option("--every", type=Duration(), metavar="TIME", help="Save repeatedly, until Ctrl-C or SIGTERM.")
+@click.option("--every", type=Duration(), help="Save repeatedly, until Ctrl-C or SIGTERM.")
 @click.option(
     "--keep",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     default=1,
-    show_default=True,
-    metavar="N",
     help="Keep N files: FILE is the newest, FILE.1 the one before, and so on.",
 )
 @pool_source_option
