@@ -25,7 +25,7 @@ from pgsweep.ui.served import (
 )
 from pgsweep.ui.table import HERE, PREDICTED, Cell, Column, Measured, Table, predicted
 from pgsweep.ui.terminal import Paint, Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 from pgsweep.units import as_setting, format_percent
 
 _BASIS: Final = {
@@ -279,9 +279,4 @@ def _reads_section(result: AdviceResult) -> Section:
     return Section("Reads by shared_buffers", "reads", lead, table=_reads(result))
 
 
-VIEW = View(
-    AdviceResult,
-    text=advice_text,
-    page=advice_page,
-    rows=lambda result: rows_of(ReadsPoint, result.points),
-)
+VIEW = View(AdviceResult, advice_text, advice_page, listed(ReadsPoint, "points"))

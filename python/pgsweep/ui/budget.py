@@ -6,12 +6,13 @@ import textwrap
 from collections.abc import Callable
 
 from pgsweep.records.budget import BudgetPart, BudgetResult
+from pgsweep.ui.advised import sentence
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, known_bytes
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Column, Measured, Predicted, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 
 _PAINTS = {"fits": "green", "tight": "yellow", "will be killed": "red"}
 _MARKS = {
@@ -51,7 +52,7 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     verdict = [f"Verdict: {terminal.paint(result.verdict, 'bold', paint)}"]  # type: ignore[arg-type]
     width = max(40, min(terminal.width, 110))
     for reason in result.reasons:
-        verdict += textwrap.wrap(reason[:1].upper() + reason[1:] + ".", width)
+        verdict += textwrap.wrap(sentence(reason), width)
     fit = (
         f"Connections that fit: {count(result.possible_connections)} {_like(result)}, or "
         f"{count(result.safe_connections)} that take all that the settings allow."
@@ -156,7 +157,7 @@ def budget_page(result: BudgetResult) -> Page:
 
 def _title(result: BudgetResult) -> tuple[str, str]:
     title = f"{count(result.max_connections)} connections: {result.verdict}"
-    reasons = [reason[:1].upper() + reason[1:] + "." for reason in result.reasons]
+    reasons = [sentence(reason) for reason in result.reasons]
     return title, " ".join([*reasons, _what_fits(result)]).strip()
 
 
@@ -169,6 +170,4 @@ def _sections(result: BudgetResult) -> list[Section]:
     return [Section("Budget", "budget", facts=facts, table=_table(result))]
 
 
-VIEW = View(
-    BudgetResult, text=budget_text, page=budget_page, rows=lambda result: rows_of(BudgetPart, result.parts)
-)
+VIEW = View(BudgetResult, budget_text, budget_page, listed(BudgetPart, "parts"))

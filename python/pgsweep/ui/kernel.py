@@ -5,11 +5,12 @@ from __future__ import annotations
 import textwrap
 
 from pgsweep.records.kernel import KernelResult, KernelSetting
+from pgsweep.ui.advised import sentence
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.section import Page, Section
 from pgsweep.ui.table import Cell, Column, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 
 CERTAINTY = {
     "documented": "documented",
@@ -43,7 +44,7 @@ def _setting(setting: KernelSetting, terminal: Terminal) -> str:
     # Assignments are for pasting: they stay whole.
     first, *more = textwrap.wrap(head, width + 2, break_long_words=False, break_on_hyphens=False)
     more = textwrap.wrap(" ".join(more), width, break_long_words=False, break_on_hyphens=False)
-    reason = textwrap.wrap(setting.reason[:1].upper() + setting.reason[1:] + ".", width)
+    reason = textwrap.wrap(sentence(setting.reason), width)
     source = textwrap.wrap(f"{setting.source} ({CERTAINTY.get(setting.certainty, setting.certainty)})", width)
     return "\n".join([f"{mark} {first}", *(f"    {line}" for line in [*more, *reason, *source])])
 
@@ -79,9 +80,4 @@ def _recommended(one: KernelSetting) -> Cell:
     return Cell("as it is" if one.good else one.recommendation or "")
 
 
-VIEW = View(
-    KernelResult,
-    text=kernel_text,
-    page=kernel_page,
-    rows=lambda result: rows_of(KernelSetting, result.settings),
-)
+VIEW = View(KernelResult, kernel_text, kernel_page, listed(KernelSetting, "settings"))

@@ -9,7 +9,7 @@ from pgsweep.ui.numbers import seconds
 from pgsweep.ui.section import Page, Section
 from pgsweep.ui.table import Column, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 from pgsweep.units import format_plain
 
 _COLUMNS: Final[list[Column[LabListed]]] = [
@@ -40,9 +40,4 @@ def list_page(result: LabListResult) -> Page:
     return Page(f"{ready} of {len(result.experiments)} experiments can run here", lead, [section])
 
 
-VIEW = View(
-    LabListResult,
-    text=list_text,
-    page=list_page,
-    rows=lambda result: rows_of(LabListed, result.experiments),
-)
+VIEW = View(LabListResult, list_text, list_page, listed(LabListed, "experiments"))

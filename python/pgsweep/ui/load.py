@@ -15,11 +15,12 @@ from pgsweep.records.load import (
     LoadResult,
     LoadStep,
 )
+from pgsweep.ui.advised import sentence
 from pgsweep.ui.numbers import count, counted, format_bytes, seconds
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Cell, Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 
 
 def load_text(result: LoadResult, terminal: Terminal) -> str:
@@ -48,7 +49,7 @@ def _plan_lines(plan: LoadPlan, terminal: Terminal) -> list[str]:
     )
     lines.append("")
     for choice in plan.choices:
-        lines += _wrapped(f"{choice.what}: {choice.choice}. {_sentence(choice.reason)}", terminal, "", "  ")
+        lines += _wrapped(f"{choice.what}: {choice.choice}. {sentence(choice.reason)}", terminal, "", "  ")
     if plan.objects:
         lines += ["", *_objects(plan.objects, terminal)]
     if plan.functions:
@@ -154,10 +155,6 @@ def _wrapped(text: str, terminal: Terminal, first: str, further: str) -> list[st
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further, break_long_words=False)
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
-
-
 def load_page(result: LoadResult) -> Page:
     """Return the plan, the objects and the steps."""
     plan, outcome = result.plan, result.outcome
@@ -201,9 +198,4 @@ def load_page(result: LoadResult) -> Page:
     return Page(title, f"{plan.table}: {_what(plan)}.", sections, notes=notes)
 
 
-VIEW = View(
-    LoadResult,
-    text=load_text,
-    page=load_page,
-    rows=lambda result: rows_of(LoadObject, result.plan.objects),
-)
+VIEW = View(LoadResult, load_text, load_page, listed(LoadObject, "plan.objects"))

@@ -11,7 +11,7 @@ from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 
 _ROWS_SHOWN = 30
 _QUERY_SHOWN = 60
@@ -161,9 +161,4 @@ def _sections(result: MemoryResult) -> list[Section]:
     return [Section("Processes", "processes", facts=facts, table=table, notes=notes)]
 
 
-VIEW = View(
-    MemoryResult,
-    text=memory_text,
-    page=memory_page,
-    rows=lambda result: rows_of(MemoryProcess, result.processes),
-)
+VIEW = View(MemoryResult, memory_text, memory_page, listed(MemoryProcess, "processes"))

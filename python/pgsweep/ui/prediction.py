@@ -171,10 +171,7 @@ def verdict_text(verdict: Verdict, terminal: Terminal, *, before: str = "") -> s
     mark, colour = _MARKS[verdict.level]
     title = terminal.paint(terminal.pick(mark, ""), colour) + before + VERDICTS[verdict.level]
     lines = [title + (":" if verdict.reasons else "")]
-    for reason in verdict.sentences:
-        lines += textwrap.wrap(
-            reason, min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
-        )
+    lines += terminal.bullets(verdict.sentences)
     return "\n".join(lines)
 
 

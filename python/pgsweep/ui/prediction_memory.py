@@ -78,11 +78,7 @@ def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal)
         parts += [_table(memory, today, one).text(terminal) for one in _columns(memory) if one]
     if points and memory.costs is not None:
         parts[-1] += "\n" + "\n".join(textwrap.wrap(_saved_words(memory), min(terminal.width, 100)))
-    lines = []
-    for reason in _reasons(memory):
-        lines += textwrap.wrap(
-            reason, min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
-        )
+    lines = terminal.bullets(_reasons(memory))
     if lines:
         parts.append("On the page cache:\n" + "\n".join(lines))
     return "\n\n".join(parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Final
 
 from pgsweep.records.verification import VerifiedValue, VerifyResult, WorkloadChange
@@ -10,7 +9,7 @@ from pgsweep.ui.numbers import count, factor, format_bytes, percent
 from pgsweep.ui.section import Page, Section
 from pgsweep.ui.table import MEASURED, PREDICTED, Column, Table
 from pgsweep.ui.terminal import Paint, Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 from pgsweep.units import Z90, format_percent
 
 _LEAST_MARGIN: Final = 0.01
@@ -33,11 +32,7 @@ _TITLES: Final = {
 def verify_text(result: VerifyResult, terminal: Terminal) -> str:
     """Return the verdict, the values, and how much the load differs."""
     head = terminal.paint(_TITLES[result.verdict], "bold", _PAINTS[result.verdict])
-    lines = [f"{head}: {_sizes(result)}."]
-    for reason in result.reasons:
-        lines += textwrap.wrap(
-            reason, min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
-        )
+    lines = [f"{head}: {_sizes(result)}.", *terminal.bullets(result.reasons)]
     parts = ["\n".join(lines)]
     if result.values:
         parts.append(_values(result).text(terminal))
@@ -134,9 +129,4 @@ def verify_page(result: VerifyResult) -> Page:
     return Page(title, ". ".join(result.reasons), [first, second], explains_kinds=True)
 
 
-VIEW = View(
-    VerifyResult,
-    text=verify_text,
-    page=verify_page,
-    rows=lambda result: rows_of(VerifiedValue, result.values),
-)
+VIEW = View(VerifyResult, verify_text, verify_page, listed(VerifiedValue, "values"))

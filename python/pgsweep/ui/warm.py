@@ -23,7 +23,7 @@ from pgsweep.ui.numbers import (
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 from pgsweep.units import format_percent
 
 R = TypeVar("R", WarmRelation, WarmTrouble)
@@ -324,9 +324,4 @@ def _section(result: WarmResult) -> Section:
     return Section("Relations", "relations", facts=facts, table=_table(result, own), notes=notes)
 
 
-VIEW = View(
-    WarmResult,
-    text=warm_text,
-    page=warm_page,
-    rows=lambda result: rows_of(WarmRelation, result.relations),
-)
+VIEW = View(WarmResult, warm_text, warm_page, listed(WarmRelation, "relations"))

@@ -12,7 +12,7 @@ from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.subject import subject_line
 from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 
 _NAMED = 4
 _ENDINGS = {"time": "the requested time had passed", "stop": "stopped", "gone": "no relation was left"}
@@ -175,9 +175,4 @@ def warm_keep_page(result: WarmKeepResult) -> Page:
     return Page(title, lead, [section], notes=result.notes)
 
 
-VIEW = View(
-    WarmKeepResult,
-    text=warm_keep_text,
-    page=warm_keep_page,
-    rows=lambda result: rows_of(WarmKeepRelation, result.relations),
-)
+VIEW = View(WarmKeepResult, warm_keep_text, warm_keep_page, listed(WarmKeepRelation, "relations"))

@@ -34,11 +34,7 @@ _FIELDS: Final = (
 
 def what_if_text(result: PredictResult, terminal: Terminal) -> str:
     """Return what is assumed, and both curves side by side."""
-    lines = ["What if (assumed):"]
-    for one in result.what_if:
-        lines += textwrap.wrap(
-            _sentence(one), min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
-        )
+    lines = ["What if (assumed):", *terminal.bullets(map(_sentence, result.what_if))]
     changed = result.changed
     if changed is None:
         return "\n".join(lines)
