@@ -40,6 +40,8 @@ from pgsweep.records.prediction import CurvePoint, Level, Observed, PredictResul
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval, ProveResult, ProveRow
 from pgsweep.records.reasons import evidence
 from pgsweep.records.rollup import merged
+from pgsweep.ui.section import Section
+from pgsweep.ui.table import Cell
 
 MB = 1024 * 1024
 
@@ -496,3 +498,13 @@ def lab_header() -> Header:
         command="pgsweep lab run grid.toml",
         at="2024-05-06T07:08:09Z",
     )
+
+
+def heads_of(section: Section) -> list[str]:
+    """Return the headers of the table of a page's section."""
+    return [] if section.table is None else [column.title for column in section.table.shown]
+
+
+def cells_of(section: Section) -> list[list[Cell]]:
+    """Return the cells of the table of a page's section, by row."""
+    return [] if section.table is None else section.table.cells

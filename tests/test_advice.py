@@ -28,6 +28,7 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.units import as_setting, format_count
 from tests.fix_advice import GB, MB, SETTINGS, advised, facts, growing, pages, refusing, situation
 from tests.fix_memory import budget_of, seen
+from tests.fix_results import cells_of, heads_of
 
 
 def of(result: AdviceResult, name: str) -> AdvisedSetting:
@@ -261,8 +262,9 @@ def test_rules_are_priced_by_throughput_where_that_is_predicted() -> None:
         assert gain.value == pytest.approx(change)
         assert gain.low == pytest.approx(change - 0.03)
     section = VIEW.page(result).sections[2]
-    assert section.head[2:] == ["throughput against today", "90% interval"]
-    assert [cell.text for cell in section.rows[0]][2:] == ["+20%", "+17% to +24%"]
+    assert heads_of(section)[2:] == ["throughput predicted"]
+    gained = cells_of(section)[0][2]
+    assert (gained.text, gained.note) == ("+20%", "+17% to +24%")
     text = VIEW.text(result, Terminal(width=100, unicode=False))
     table = text.split("rules of thumb say")[1].split("Reads by size")[0]
     assert "throughput" in table
@@ -308,7 +310,7 @@ def test_what_gains_no_throughput_says_what_it_is_for() -> None:
             "\n--     ", " "
         )
     assert "page tables would take 1 GB to 2 GB more without them" in of(result, "huge_pages").reason
-    rows = {row[0].text: row for row in VIEW.page(result).sections[1].rows}
+    rows = {row[0].text: row for row in cells_of(VIEW.page(result).sections[1])}
     assert rows["effective_cache_size"][3].note.startswith("it only informs the planner")
     assert rows["effective_cache_size"][5].text == "no gain in throughput"
     unknown = of(advised(growing()), "max_connections")
@@ -336,13 +338,13 @@ def test_page_has_what_each_relation_gains() -> None:
     memory = msgspec.structs.replace(known.prediction.memory, relations=[curve])
     result = advised(replace(known, prediction=msgspec.structs.replace(known.prediction, memory=memory)))
     [section] = [one for one in VIEW.page(result).sections if one.ident == "relations"]
-    assert list(section.head) == [
+    assert heads_of(section) == [
         "relation",
         "disk reads per second at 1 GB",
         "512 MB to 1 GB",
         "1 GB to 4 GB",
     ]
-    [row] = section.rows
+    [row] = cells_of(section)
     assert [(cell.text, cell.note) for cell in row] == [
         ("public.orders", ""),
         ("9 000", "8 700 to 9 300"),
@@ -461,7 +463,7 @@ def test_text_and_page_lead_with_the_decision() -> None:
         "reads",
         "observed",
     ]
-    assert all(len(row) == len(section.head) for section in page.sections for row in section.rows)
+    assert all(len(row) == len(heads_of(section)) for section in page.sections for row in cells_of(section))
 
 
 @pytest.mark.parametrize(

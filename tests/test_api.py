@@ -23,10 +23,10 @@ PAGE = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
 
 def typed_names() -> set[str]:
     """Return the names that a type checker sees."""
-    tree = ast.parse(inspect.getsource(pgsweep))
-    blocks = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    imports = [n for block in blocks for n in block.body if isinstance(n, ast.ImportFrom)]
-    return {alias.asname or alias.name for n in imports for alias in n.names}
+    tree = ast.parse(Path(pgsweep.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imported = {alias.asname for n in tree.body if isinstance(n, ast.ImportFrom) for alias in n.names}
+    assigned = {ast.unparse(n.targets[0]) for n in tree.body if isinstance(n, ast.Assign)}
+    return {name for name in imported | assigned if name and (name[:2] == "__" or name[0] != "_")}
 
 
 def test_the_names_are_there_and_those_that_a_type_checker_sees() -> None:

@@ -32,6 +32,7 @@ from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
 from tests.fix_memory import GB, KB, MB, SETTINGS, budget_of, seen
 from tests.fix_process import needs_cgroup, needs_root, wait_until
+from tests.fix_results import cells_of
 
 
 def parts(result: BudgetResult) -> dict[str, BudgetPart]:
@@ -333,7 +334,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 def test_the_page_has_the_sums_of_the_table() -> None:
     result = budget_of(seen())
-    sums = [cell.text for cell in budget_page(result).sections[0].rows[-1]][:4]
+    sums = [cell.text for cell in cells_of(budget_page(result).sections[0])[-1]][:4]
     assert sums[0] == "together"
     line = next(line for line in budget_text(result, Terminal()).splitlines() if line.startswith("together"))
     assert re.split(r" {2,}", line.strip()) == sums

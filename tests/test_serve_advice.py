@@ -323,10 +323,10 @@ def test_a_failed_forecast_leaves_what_was_predicted(tmp_path: Path) -> None:
         window_seconds=900, covered_seconds=0.0, at=99.0, result=None, failed="signal 9", failed_at=99.0
     )
     service._show_curve("s", failed, None)
-    [shown] = service.curves("s")
+    [shown] = service.board.curves("s")
     assert (shown.at, shown.result, shown.failed, shown.failed_at) == (7.0, curve.result, "signal 9", 99.0)
     service._show_curve("s", msgspec.structs.replace(curve, at=120.0), None)
-    [shown] = service.curves("s")
+    [shown] = service.board.curves("s")
     assert (shown.at, shown.failed) == (120.0, None)
 
 

@@ -460,7 +460,7 @@ def test_an_unforeseen_error_is_a_short_answer_and_a_line_of_the_log(tmp_path: P
     broken = (
         "from pgsweep.serve.run import Service\n"
         "def fails(self, key): raise KeyError('inner \\x1b[31m words')\n"
-        "Service.memory = fails\n"
+        "from pgsweep.serve.board import Board\nBoard.memory = fails\n"
         "Service.metrics = lambda self: 1 / 0\n"
     )
     with serving(tmp_path, options=limited(tmp_path, most=256, of_one=128), first=broken) as served:

@@ -23,7 +23,7 @@ from pgsweep.ui.prediction import VIEW
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import format_bytes
 from tests.fix_cli import run
-from tests.fix_results import MB, predict_result
+from tests.fix_results import MB, cells_of, heads_of, predict_result
 
 GB = 1024 * MB
 
@@ -97,7 +97,7 @@ def test_throughput_stands_beside_the_disk_reads(result: PredictResult) -> None:
     assert "2.35 sessions wait for the disk at once today; besides" in latency
     assert "(measured), 1: 100, 2: 200; the disk serves 12 346 reads/s at most" in latency
     section = VIEW.page(with_it).sections[2]
-    assert all(len(row) == len(section.head) for row in section.rows)
+    assert all(len(row) == len(heads_of(section)) for row in cells_of(section))
     rows = VIEW.rows(with_it)
     at = list(rows.head).index("predicted_throughput_ratio")
     assert [line[at] for line in rows.lines] == [1.25, None, 1.0, None, None, None]
@@ -167,15 +167,23 @@ def test_the_budget_is_broken_down(budgeted: PredictResult) -> None:
     ):
         assert words in shown
     [section] = [one for one in VIEW.page(budgeted).sections if one.ident == "memory"]
-    assert [cell.text for cell in section.rows[0]] == ["16 MB", "66 MB", "2 MB", "8 MB", "7.98 GB", "6.98 GB"]
+    assert [cell.text for cell in cells_of(section)[0]] == [
+        "16 MB",
+        "66 MB",
+        "2 MB",
+        "8 MB",
+        "7.98 GB",
+        "6.98 GB",
+    ]
     assert [fact.kind for fact in section.facts] == ["measured"] * 5
 
 
 def test_page_and_rows_have_what_a_gigabyte_saves(budgeted: PredictResult) -> None:
     section = VIEW.page(budgeted).sections[2]
-    at = section.head.index("milliseconds of waiting saved per second and added GB")
-    assert [(row[at].text, row[at].note) for row in section.rows] == [("-1 070", "-2 880 to 640"), ("", "")]
-    assert all(len(row) == len(section.head) for row in section.rows)
+    at = heads_of(section).index("saved, ms/s per GB")
+    found = [(row[at].text, row[at].note) for row in cells_of(section)]
+    assert found == [("-1 070", "-2 880 to 640"), ("", "")]
+    assert all(len(row) == len(heads_of(section)) for row in cells_of(section))
     rows = VIEW.rows(budgeted)
     first = dict(zip(rows.head, rows.lines[0], strict=True))
     assert first["predicted_saved_seconds_per_gb_low"] == -2.88
@@ -197,7 +205,7 @@ def test_page_names_what_was_measured(result: PredictResult) -> None:
     section = VIEW.page(result).sections[2]
     assert section.title == "Disk reads by shared_buffers"
     assert ("3.24 MB/s", "measured") in [(fact.value, fact.kind) for fact in section.facts]
-    assert section.rows[0][2].note == "88.00 to 92.00%"
+    assert cells_of(section)[0][2].note == "88.00 to 92.00%"
 
 
 def test_json_is_read_back(result: PredictResult) -> None:

@@ -98,7 +98,7 @@ def test_pictures_are_there_and_well_formed(result: Result, count: int) -> None:
 
 def test_everything_is_in_the_page_without_scripts() -> None:
     text = re.sub(r"<script.*?</script>", "", to_html(demo_result()), flags=re.DOTALL)
-    for word in ("16 MB", "25.00", "24.60", "25.10", "-0.40", "+0.10", "measured lies outside", "Provenance"):
+    for word in ("16 MB", "25.00", "24.60", "25.10", "-0.40", "+0.10", "outside the interval", "Provenance"):
         assert word in text
     for word in ("measured", "predicted from snapshots", "predicted from a trace", "90% interval"):
         assert word in text
@@ -110,7 +110,7 @@ def test_a_proof_names_where_measured_lies_outside() -> None:
         "2 of 3",
         "-0.40",
         "simulated",
-        "measured lies outside",
+        "outside the interval",
         "predicted from the trace",
         "Notes",
     ):

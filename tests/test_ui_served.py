@@ -25,6 +25,7 @@ from pgsweep.ui.plot import spread
 from pgsweep.ui.prediction import VIEW as PREDICTION
 from pgsweep.ui.served import Served, served_svg
 from tests.fix_advice import GB, situation
+from tests.fix_results import cells_of, heads_of
 
 MISSES = {GB // 2: 0.2, GB: 0.15, 2 * GB: 0.1, 4 * GB: 0.03}
 READS = {GB // 2: 2400.0, GB: 2300.0, 2 * GB: 2000.0, 4 * GB: 600.0}
@@ -122,17 +123,17 @@ def test_advice_marks_today_and_what_it_advises() -> None:
 def test_what_each_relation_gains_from_each_gigabyte() -> None:
     page = VIEW.page(advised(predicted()))
     section = next(section for section in page.sections if section.ident == "relations")
-    assert section.head[1:] == [
+    assert heads_of(section)[1:] == [
         "disk reads per second at 1 GB",
         "512 MB to 1 GB",
         "1 GB to 2 GB",
         "2 GB to 4 GB",
     ]
-    orders = section.rows[0]
+    orders = cells_of(section)[0]
     # 2000 and 600 reads a second, half of them, over two gigabytes.
     assert [cell.text for cell in orders] == ["public.orders", "1 150", "100", "150", "350"]
     assert orders[4].note == "285 to 415"
-    assert section.rows[1][0].text == "odd\\n"
+    assert cells_of(section)[1][0].text == "odd\\n"
 
 
 def test_labels_are_pushed_apart_and_stay_above_the_edge() -> None:

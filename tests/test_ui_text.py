@@ -16,7 +16,7 @@ from pgsweep.ui.chart import chart
 from pgsweep.ui.results import read_result, to_text
 from pgsweep.ui.scales import RatioAxis, SizeAxis, interpolate
 from pgsweep.ui.series import Series, predict_series
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import Field, table
 from pgsweep.ui.terminal import Terminal
 from tests.fix_advice import advice_result
 from tests.fix_results import MB, demo_result, predict_result, record_result
@@ -101,7 +101,8 @@ def test_interpolate() -> None:
 
 
 def test_table_aligns_and_marks() -> None:
-    text = table([Column("size"), Column("ratio\n%"), Column("", left=True)], [["8 MB", "1.5", ""]], PLAIN)
+    fields = [Field("size", ["8 MB"]), Field("ratio\n%", ["1.5"]), Field("", [""], left=True)]
+    text = table(fields, PLAIN)
     assert text.split("\n") == ["      ratio", "size      %", "8 MB    1.5"]
 
 

@@ -41,6 +41,7 @@ from pgsweep.units import BLOCK_BYTES
 from tests.fix_cli import run
 from tests.fix_process import wait_until
 from tests.fix_recording import WhenRecording, forget_cluster
+from tests.fix_results import cells_of, heads_of
 from tests.fix_shop import point_reads
 
 MB = 1 << 20
@@ -545,5 +546,5 @@ def test_how_it_is_shown() -> None:
         shown = VIEW.text(structs.replace(result, values=[quiet]), Terminal(width=100, unicode=False))
         assert "% (" not in shown
     page = VIEW.page(result)
-    assert all(len(row) == len(section.head) for section in page.sections for row in section.rows)
+    assert all(len(row) == len(heads_of(section)) for section in page.sections for row in cells_of(section))
     assert from_json(to_json(result).encode(), "x") == result

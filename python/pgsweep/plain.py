@@ -44,6 +44,18 @@ def cleaned(text: str, *, colours: bool = False) -> str:
     return "\n".join(shown(line) for line in text.split("\n"))
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
+"""What makes a spreadsheet take a cell for a formula (OWASP, "CSV Injection"), and the mark against it."""
+
+
+def inert(cell: object) -> object:
+    """Return a cell of CSV with an apostrophe in front of a text that a spreadsheet would take for a formula.
+
+    So has a text that begins with an apostrophe, so that taking one away gives back every text.
+    """
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
+
 def relation_label(schema: str, relation: str, table_schema: str = "", table: str = "") -> str:
     """Return `schema.relation`, without `public`; a TOAST relation, whose name is a number, by its table.
 

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import datetime
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pgsweep.cli.command import Run, require_terminal, subcommand
 from pgsweep.cli.common import (
-    HELP_NAMES,
     Bytes,
     Duration,
     FileName,
     Percent,
-    common_options,
     fresh_option,
-    settings_of,
 )
-from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
-from pgsweep.cli.output import Output, output_options, write_stdout
+from pgsweep.cli.output import write_stdout
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.watched import Watched
 from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
 
 if TYPE_CHECKING:
+    from pgsweep.cli.connection import Target
     from pgsweep.cli.settings import Settings
     from pgsweep.evidence.record import Source
     from pgsweep.records.advice import AdviceResult, AppliedSetting
@@ -40,14 +37,12 @@ _FORMATS = (
 """What goes to stdout; from `patch` on, the forms of pgsweep.ui.forms."""
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(server="options", prepared=False)
 @click.argument("subject", metavar="[EVIDENCE | DBNAME]", required=False)
-@connection_flags
 @click.option(
     "--ram",
     "memory_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Memory that the pool and the page cache share.  [default: that of the host or the memory cgroup in "
     "which the evidence was recorded]",
 )
@@ -59,7 +54,6 @@ _FORMATS = (
 @click.option(
     "--loss",
     type=Percent(),
-    metavar="PERCENT",
     help="With --least: by how much the throughput may be less than today's.  [default: 2%]",
 )
 @click.option(
@@ -75,7 +69,6 @@ _FORMATS = (
     "--source",
     type=click.Choice(["auto", "peek", "sql", "trace"]),
     default="auto",
-    show_default=True,
     help="If a server is recorded first: the source, as for `pgsweep record`. With a trace, the intervals of "
     "disk reads are narrowest.",
 )
@@ -83,7 +76,6 @@ _FORMATS = (
     "--for",
     "seconds",
     type=Duration(),
-    metavar="TIME",
     help="If a server is recorded first: for how long.  [default: until the decision is settled: snapshots "
     "10min at most, a trace from 40s to 160s]",
 )
@@ -101,7 +93,6 @@ _FORMATS = (
 @click.option(
     "--undo-from",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="With --undo: use this file of former settings, although it was kept for another server of the same "
     "cluster, or for this one before it was moved.",
 )
@@ -113,11 +104,8 @@ _FORMATS = (
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @fresh_option
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     subject: str | None,
@@ -134,13 +122,6 @@ def command(
     dry_run: bool,
     yes: bool,
     fresh: bool,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> int:
     r"""Advise memory settings, each with its reason and its expected gain.
 
@@ -182,44 +163,41 @@ def command(
       sudo pgsweep advise -d shop --source trace --least --loss 2%
       pgsweep advise --undo -U postgres -d shop
     """
-    settings = settings_of(ctx)
-    if form is not None and (as_json or as_csv):
+    given = run.output_options
+    if form is not None and (given["as_json"] or given["as_csv"]):
         raise UsageError(
             "--format and --json or --csv both want stdout", hint="leave one of them out: --format json"
         )
-    as_json, as_csv = as_json or form == "json", as_csv or form == "csv"
+    if form in ("json", "csv"):
+        given[f"as_{form}"] = True
     lines = form in _FORMATS[_FORMATS.index("patch") :]
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out, text=not lines)
+    given["text"] = not lines
     _check(wants_apply=wants_apply, undo=undo, dry_run=dry_run, yes=yes)
     loss = _loss(least=least, loss=loss, memory_bytes=memory_bytes)
     if undo_from is not None and not undo:
         raise UsageError("--undo-from goes with --undo", hint="--undo --undo-from FILE")
     evidence = None if undo else _evidence_of(subject)
-    if evidence is not None:
-        target = Target(no_password=no_password, ask_password=ask_password, database=None, **names)
-    else:
-        target = Target(no_password=no_password, ask_password=ask_password, database=subject, **names)
+    run.server_options["database"] = subject if evidence is None else None
+    run.prepare()
+    asks = evidence is None or run.target.is_named
     if undo:
-        _undo(settings, target, undo_from, dry_run=dry_run, yes=yes)
+        _undo(run, undo_from, dry_run=dry_run, yes=yes)
         return 0
-    if wants_apply and evidence is not None and not target.is_named:
+    if wants_apply and not asks:
         raise UsageError("--apply needs the server", hint="name it: -h HOST -U ROLE -d DBNAME")
     if evidence is None:
         evidence, interrupted = _record(
-            settings, target, source, seconds, memory_bytes, time_reads=time_reads, kept=not fresh
+            run, source, seconds, memory_bytes, time_reads=time_reads, kept=not fresh
         )
         if interrupted:
             return INTERRUPTED
-        named = True
-    else:
-        named = target.is_named
-    result = _advise(settings, evidence, target if named else None, memory_bytes, loss, kept=not fresh)
+    result = _advise(run, evidence, memory_bytes, loss, asks=asks, kept=not fresh)
     try:
         if wants_apply:
-            result = _apply(settings, target, result, dry_run=dry_run, yes=yes)
+            result = _apply(run, result, dry_run=dry_run, yes=yes)
     finally:
         # Also where it is refused: what should be set elsewhere stands in the advice.
-        output.write(result)
+        run.output.write(result)
         if lines:
             from pgsweep.ui.forms import patch
             from pgsweep.ui.results import plain
@@ -246,26 +224,22 @@ def _check(*, wants_apply: bool, undo: bool, dry_run: bool, yes: bool) -> None:
         raise UsageError("--apply and --undo contradict each other", hint="leave one of them out")
     if dry_run and not (wants_apply or undo):
         raise UsageError("--dry-run goes with --apply or --undo", hint="without them nothing is changed")
-    if (wants_apply or undo) and not (dry_run or yes or sys.stdin.isatty()):
-        raise UsageError(
-            "this changes the server's settings, and there is no terminal to ask on",
-            hint="add --yes, or see what would be done: --dry-run",
-        )
+    if (wants_apply or undo) and not (dry_run or yes):
+        require_terminal("this changes the server's settings")
 
 
-def _apply(
-    settings: Settings, target: Target, result: AdviceResult, *, dry_run: bool, yes: bool
-) -> AdviceResult:
+def _apply(run: Run, result: AdviceResult, *, dry_run: bool, yes: bool) -> AdviceResult:
     """Write the settings, after asking, and return the result with what was written."""
     import msgspec
 
     from pgsweep.advice.apply import apply, order_on_standbys, to_apply
 
+    settings, target = run.settings, run.target
     wanted = to_apply(result)
     planned = target.use(lambda conninfo: apply(conninfo, wanted, dry_run=True))
     if (order := target.use(lambda conninfo: order_on_standbys(conninfo, planned))) is not None:
         settings.warn(order)
-    _confirm(target, planned, dry_run=dry_run, yes=yes)
+    _confirm(run.target, planned, dry_run=dry_run, yes=yes)
     if dry_run:
         settings.say("dry run: nothing was changed")
         return result
@@ -304,14 +278,15 @@ def _say_restarts(settings: Settings, changes: list[AppliedSetting]) -> None:
         settings.say(f"{', '.join(later)}: will take effect when you restart the server")
 
 
-def _undo(settings: Settings, target: Target, file: Path | None, *, dry_run: bool, yes: bool) -> None:
+def _undo(run: Run, file: Path | None, *, dry_run: bool, yes: bool) -> None:
     from pgsweep.advice.apply import order_on_standbys, undo
 
+    settings, target = run.settings, run.target
     planned = target.use(lambda conninfo: undo(conninfo, dry_run=True, file=file))
     if (order := target.use(lambda conninfo: order_on_standbys(conninfo, planned.changes))) is not None:
         settings.warn(order)
     if planned.changes:
-        _confirm(target, planned.changes, dry_run=dry_run, yes=yes)
+        _confirm(run.target, planned.changes, dry_run=dry_run, yes=yes)
     if dry_run:
         settings.say("dry run: nothing was changed")
     undone = planned if dry_run else target.use(lambda conninfo: undo(conninfo, file=file))
@@ -348,8 +323,7 @@ def _evidence_of(subject: str | None) -> Path | None:
 
 
 def _record(
-    settings: Settings,
-    target: Target,
+    run: Run,
     source: Source,
     seconds: float | None,
     memory_bytes: int | None,
@@ -368,13 +342,14 @@ def _record(
     from pgsweep.evidence.observe import seed_of
     from pgsweep.evidence.record import record
 
+    settings = run.settings
     out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
     settings.kept.append(out)
     seed = seed_of(None)
     with stoppable(settings) as stop, ConsoleProgress(settings) as shown:
 
         def recorded(path: Path, length: float | None) -> RecordResult:
-            return target.use(
+            return run.target.use(
                 lambda conninfo: record(
                     conninfo,
                     path,
@@ -404,24 +379,18 @@ def _record(
 
 
 def _advise(
-    settings: Settings,
-    evidence: Path,
-    target: Target | None,
-    memory_bytes: int | None,
-    loss: float | None,
-    *,
-    kept: bool,
+    run: Run, evidence: Path, memory_bytes: int | None, loss: float | None, *, asks: bool, kept: bool
 ) -> AdviceResult:
+    """Return the advice; `asks` says whether the server is asked for what the evidence does not hold."""
     from pgsweep.advice.ask import advise
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.evidence.subject import subject_of
 
-    with Watched(settings) as watched:
+    with Watched(run.settings) as watched:
 
         def advised(conninfo: str | None) -> AdviceResult:
             return advise(
                 evidence, conninfo=conninfo, memory_bytes=memory_bytes, loss=loss, kept=kept, watch=watched
             )
 
-        result = advised(None) if target is None else target.use(advised)
-    return with_provenance(result, settings.arguments, subject=subject_of(evidence))
+        result = run.target.use(advised) if asks else advised(None)
+    return run.made(result, subject=subject_of(evidence))

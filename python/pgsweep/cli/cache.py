@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, pool_source_option
+from pgsweep.cli.command import Run, confirm, subcommand
+from pgsweep.cli.common import Count, pool_source_option
 from pgsweep.cli.completing import relation_names
-from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.observing import observing
-from pgsweep.cli.output import Output, output_options, write_stdout
-from pgsweep.cli.settings import Settings
+from pgsweep.cli.output import write_stdout
 from pgsweep.errors import UsageError
 from pgsweep.plain import cleaned
 from pgsweep.units import format_count
@@ -25,19 +22,16 @@ _BY = ("relation", "table", "index", "schema", "partition-root", "database")
 _MAP_CELLS = 512
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
-@connection_options
+@subcommand(server="database")
 @click.option(
     "--by",
     type=click.Choice(_BY),
     default="relation",
-    show_default=True,
     help="What a row stands for. table and partition-root count indexes and TOAST with their table.",
 )
 @click.option(
     "--top",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="Only the N rows with the most in the pool, and one row for all system catalogs.  [default: 20 in "
     "the text, all in JSON, CSV and HTML]",
 )
@@ -67,13 +61,8 @@ _MAP_CELLS = 512
     "-n", "--dry-run", is_flag=True, help="With --evict: print the statement and system calls; do nothing."
 )
 @pool_source_option
-@output_options
-@common_options
-@observing
 def command(
-    settings: Settings,
-    target: Target,
-    output: Output,
+    run: Run,
     /,
     *,
     by: str,
@@ -105,38 +94,34 @@ def command(
     if everything and top is not None:
         raise UsageError("--all and --top contradict each other", hint="leave one of them out")
     if dry_run:
-        _dry_run(settings, target, evicted)
+        _dry_run(run, evicted)
         return
     if evicted is not None:
-        _ask(target, evicted, yes=yes)
+        confirm(
+            f"Evict `{cleaned(evicted)}` from the caches of the server at {run.target.server}? Its next "
+            "queries wait for the disk",
+            yes=yes,
+            what="this evicts a relation from the caches",
+            hint="",
+        )
     import msgspec
 
     from pgsweep.cache.inspect import look
-    from pgsweep.cli.provenance import with_provenance
-    from pgsweep.residency.access import opened
 
-    def looked(conninfo: str) -> CacheResult:
-        with opened(conninfo, source) as access:
-            if access.pool_source == "sql":
-                settings.say(access.cost_note())
-            if evicted is not None:
-                settings.say(_evict(access, evicted))
-            return look(
-                access,
-                by=by,
-                every_database=not this_database,
-                top=top,
-                map_of=map_of,
-                map_cells=_MAP_CELLS,
-            )
+    def looked(access: Access) -> CacheResult:
+        if evicted is not None:
+            run.settings.say(_evict(access, evicted))
+        return look(
+            access, by=by, every_database=not this_database, top=top, map_of=map_of, map_cells=_MAP_CELLS
+        )
 
-    result = target.use(looked)
+    result = run.look(source, looked)
     if everything:
         result = msgspec.structs.replace(result, top=len(result.relations))
-    output.write(with_provenance(result, settings.arguments, server=target.server))
+    run.show(result)
 
 
-def _dry_run(settings: Settings, target: Target, relation: str | None) -> None:
+def _dry_run(run: Run, relation: str | None) -> None:
     """Print how a relation would be taken out of the caches.
 
     Raises:
@@ -152,29 +137,8 @@ def _dry_run(settings: Settings, target: Target, relation: str | None) -> None:
         with opened(conninfo) as access:
             return written_plan(access, relation)
 
-    write_stdout("".join(f"{line}\n" for line in target.use(plan)))
-    settings.say("dry run: nothing was changed")
-
-
-def _ask(target: Target, relation: str, *, yes: bool) -> None:
-    """Ask whether to take a relation out of the caches.
-
-    Raises:
-        UsageError: there is nobody to ask.
-        Abort: the answer is no.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "this evicts a relation from the caches, and there is no terminal to ask on", hint="add --yes"
-        )
-    click.confirm(
-        f"Evict `{cleaned(relation)}` from the caches of the server at {target.server}? Its next queries "
-        "wait for the disk",
-        abort=True,
-        err=True,
-    )
+    write_stdout("".join(f"{line}\n" for line in run.target.use(plan)))
+    run.settings.say("dry run: nothing was changed")
 
 
 def _evict(access: Access, relation: str) -> str:

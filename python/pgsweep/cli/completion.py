@@ -5,16 +5,14 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from pgsweep.cli.common import HELP_NAMES, common_options
+from pgsweep.cli.command import Run, subcommand
 
 _VARIABLE = "_PGSWEEP_COMPLETE"
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(output=False)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@common_options
-@click.pass_context
-def command(ctx: click.Context, /, *, shell: str) -> None:
+def command(run: Run, /, *, shell: str) -> None:
     r"""Print the completion script for bash, zsh or fish.
 
     \b
@@ -25,7 +23,7 @@ def command(ctx: click.Context, /, *, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None
-    root = ctx.find_root().command
+    root = run.ctx.find_root().command
     # The script is made from the template itself: click's `source()` would start bash only to warn of old
     # ones.
     completer = kind(root, {}, "pgsweep", _VARIABLE)

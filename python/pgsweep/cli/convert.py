@@ -6,18 +6,17 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import FileName
 from pgsweep.cli.report import export
 from pgsweep.plain import shell_words
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(output=False)
 @click.argument("evidence", type=FileName(), metavar="EVIDENCE")
 @click.argument("output", type=FileName(), metavar="OUTPUT.oracleGeneral")
 @click.option("--json", "as_json", is_flag=True, help="Write a summary of the output as JSON to stdout.")
-@common_options
-@click.pass_context
-def command(ctx: click.Context, /, *, evidence: Path, output: Path, as_json: bool) -> None:
+def command(run: Run, /, *, evidence: Path, output: Path, as_json: bool) -> None:
     r"""Write a recorded trace in libCacheSim's oracleGeneral format: now part of `report`.
 
     It does what `pgsweep report EVIDENCE -o OUTPUT.oracleGeneral` does.
@@ -26,8 +25,7 @@ def command(ctx: click.Context, /, *, evidence: Path, output: Path, as_json: boo
     Examples:
       pgsweep report shop.evidence -o shop.oracleGeneral
     """
-    settings = settings_of(ctx)
-    settings.say(
+    run.settings.say(
         f"this is now: pgsweep report {shell_words([str(evidence)])} -o {shell_words([str(output)])}"
     )
-    export(settings, evidence, output, as_json=as_json)
+    export(run.settings, evidence, output, as_json=as_json)

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
-from pgsweep.cli.common import HELP_NAMES, common_options
-from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.observing import observing
-from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.settings import Settings
+from pgsweep.cli.command import Run, subcommand
 from pgsweep.errors import ConnectionFailed
 
 if TYPE_CHECKING:
     from pgsweep.records.doctor import DoctorResult
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
-@connection_options
-@output_options
-@common_options
-@observing
-def command(settings: Settings, target: Target, output: Output, /) -> int:
+@subcommand(server="database")
+def command(run: Run, /) -> int:
     r"""Show what can be done with a server from here, and how to enable the rest.
 
     Each ability has a yes or no, the reason, and the command that enables it: pg_buffercache, pg_prewarm,
@@ -38,15 +28,14 @@ def command(settings: Settings, target: Target, output: Output, /) -> int:
       sudo pgsweep doctor
       pgsweep doctor service=shop --json
     """
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.doctor import examine, examine_host
 
     result: DoctorResult
     code = 0
     try:
-        result = target.use(examine)
+        result = run.target.use(examine)
     except ConnectionFailed as refused:
-        result = examine_host(target.conninfo, refused)
+        result = examine_host(run.target.conninfo, refused)
         code = refused.exit_code
-    output.write(with_provenance(result, settings.arguments, server=target.server))
+    run.show(result)
     return code

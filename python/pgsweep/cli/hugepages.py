@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, common_options, settings_of
-from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.command import Run, require_terminal, subcommand
+from pgsweep.cli.common import Bytes, Count, FileName
 from pgsweep.cli.interrupt import held_back
-from pgsweep.cli.output import Output, output_options
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.plain import shown
 from pgsweep.units import format_count
 
 if TYPE_CHECKING:
+    from pgsweep.cli.connection import Target
     from pgsweep.cli.settings import Settings
     from pgsweep.host.reserve import Reserver
     from pgsweep.records.hugepages import HugePagesResult
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
-@connection_options
-@click.option("--shared-buffers", type=Bytes(), metavar="SIZE", help="Ask about another shared_buffers.")
-@click.option(
-    "--max-connections", type=click.IntRange(min=1), metavar="N", help="Ask about another max_connections."
-)
+@subcommand(server="database", prepared=False)
+@click.option("--shared-buffers", type=Bytes(), help="Ask about another shared_buffers.")
+@click.option("--max-connections", type=Count(min=1), help="Ask about another max_connections.")
 @click.option(
     "--set", "others", multiple=True, metavar="NAME=VALUE", help="Ask about any other setting. Repeatable."
 )
 @click.option(
     "--page-size",
     type=Bytes(),
-    metavar="SIZE",
     help="Size of the huge pages: 2MB, 1GB.  [default: the server's huge_page_size, or the kernel's default]",
 )
 @click.option(
     "--connections",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="Predict page tables for N connections.  [default: max_connections]",
 )
 @click.option(
     "--log",
     type=FileName(exists=True, dir_okay=False),
-    metavar="FILE",
     help="Explain the log of a server that did not start, instead of asking a server.",
 )
 @click.option("--apply", "wants_apply", is_flag=True, help="Set the pages aside (needs root); asks first.")
@@ -71,23 +64,16 @@ if TYPE_CHECKING:
     "--state-dir",
     type=FileName(file_okay=False),
     default=Path("/var/lib/pgsweep"),
-    show_default=True,
-    metavar="DIR",
     help="Where --apply keeps the previous values.",
 )
 @click.option(
     "--sysctl-dir",
     type=FileName(file_okay=False),
     default=Path("/etc/sysctl.d"),
-    show_default=True,
-    metavar="DIR",
     help="Where --persist writes.",
 )
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     shared_buffers: int | None,
@@ -104,13 +90,6 @@ def command(
     yes: bool,
     state_dir: Path,
     sysctl_dir: Path,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> None:
     r"""Show how many huge pages the server needs, whether it uses them, and what they save.
 
@@ -131,37 +110,30 @@ def command(
     """
     from pgsweep.host.reserve import Reserver
 
-    settings = settings_of(ctx)
+    settings = run.settings
     _check(wants_apply=wants_apply, undo=undo, dry_run=dry_run, persist=persist)
     if undo_for is not None and not undo:
         raise UsageError("--undo-for goes with --undo", hint="--undo --undo-for SERVER")
     changing = (wants_apply or undo) and not dry_run
-    if changing and not yes and not sys.stdin.isatty():
-        raise UsageError(
-            "this changes the host's kernel settings, and there is no terminal to ask on",
-            hint="add --yes, or see what would be done: --dry-run",
-        )
+    if changing and not yes:
+        require_terminal("this changes the host's kernel settings")
     reserver = Reserver(state_directory=state_dir.absolute(), sysctl_directory=sysctl_dir.absolute())
     if undo:
-        target = Target(no_password=no_password, ask_password=ask_password, **names)
-        if undo_for is None and target.is_named:
-            undo_for = _asked(target)
+        if undo_for is None and run.target.is_named:
+            undo_for = _asked(run.target)
         _undo(settings, reserver, undo_for, dry_run=dry_run, yes=yes)
         return
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.memory.hugepages.apply import apply, planned, server_name
     from pgsweep.memory.hugepages.inspect import examine
 
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    run.output  # noqa: B018 (checked before the work)
     changes = _changes(shared_buffers, max_connections, others)
     result: HugePagesResult
-    server, name = None, ""
+    name = ""
     if log is not None:
         result, name = _explained(log, page_size), str(log.absolute())
     else:
-        target = Target(no_password=no_password, ask_password=ask_password, **names)
-        server = target.server
-        result = target.use(
+        result = run.target.use(
             lambda conninfo: examine(
                 conninfo, settings=changes, page_bytes=page_size, connections=connections
             )
@@ -173,10 +145,10 @@ def command(
             settings.say("dry run: nothing was changed")
         else:
             _ask(result, plan, yes=yes)
-            name = name or target.use(server_name)
+            name = name or run.target.use(server_name)
             with held_back(settings, "restoring the previous values") as stop:
                 result = apply(result, reserver, persist=persist, stop=stop, server=name)
-    output.write(with_provenance(result, settings.arguments, server=server))
+    run.show(result, server=None if log is not None else "")
 
 
 def _check(*, wants_apply: bool, undo: bool, dry_run: bool, persist: bool) -> None:

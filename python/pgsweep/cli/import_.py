@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import FileName
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.record import check_evidence_path, show_recording
 from pgsweep.errors import UsageError
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(output=False)
 @click.argument("file", type=FileName(), metavar="FILE")
 @click.option(
     "-o",
@@ -22,9 +23,7 @@ from pgsweep.errors import UsageError
     help="The folder to write.  [default: FILE with the suffix .evidence]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write what was gathered as JSON to stdout.")
-@common_options
-@click.pass_context
-def command(ctx: click.Context, /, *, file: Path, out: Path | None, as_json: bool) -> None:
+def command(run: Run, /, *, file: Path, out: Path | None, as_json: bool) -> None:
     r"""Make evidence from what psql gathered on a host without pgsweep.
 
     FILE is what the script of `pgsweep record --script` wrote, compressed with gzip or not. The evidence is
@@ -37,7 +36,6 @@ def command(ctx: click.Context, /, *, file: Path, out: Path | None, as_json: boo
       pgsweep import shop.gathered
       pgsweep predict shop.evidence
     """
-    settings = settings_of(ctx)
     if not file.exists():
         raise UsageError(
             f"there is no file `{file}`", hint="name what psql wrote: psql -X -d DBNAME -f gather.sql -o FILE"
@@ -47,6 +45,6 @@ def command(ctx: click.Context, /, *, file: Path, out: Path | None, as_json: boo
     check_evidence_path(out)
     from pgsweep.evidence.gathered import import_gathered
 
-    with ConsoleProgress(settings) as shown:
+    with ConsoleProgress(run.settings) as shown:
         result = import_gathered(file, out, progress=shown)
-    show_recording(settings, result, as_json=as_json)
+    show_recording(run, result, as_json=as_json)

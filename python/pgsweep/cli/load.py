@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, common_options, settings_of
+from pgsweep.cli.command import Run, confirm, subcommand
+from pgsweep.cli.common import Bytes, Count, FileName
 from pgsweep.cli.completing import load_words
-from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
-from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import INTERRUPTED, PgsweepError, UsageError
 from pgsweep.ui.numbers import byte_rate, count, counted, format_bytes
 from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
+    from pgsweep.cli.connection import Target
     from pgsweep.cli.settings import Settings
     from pgsweep.load.copying import CopyState
     from pgsweep.load.options import LoadOptions
@@ -53,9 +53,8 @@ class _Names(click.ParamType[Any]):
         return names
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(server="options", prepared=False)
 @click.argument("words", metavar="FILE... TABLE", nargs=-1, required=True, shell_complete=load_words)
-@connection_flags
 @click.option(
     "-n", "--plan", "--dry-run", "plan", is_flag=True, help="Show what would be done; change nothing."
 )
@@ -117,22 +116,15 @@ class _Names(click.ParamType[Any]):
 @click.option(
     "--rejects",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="Write records that the server "
     "refuses to FILE, with line and reason, and load the others.  [default: stop at the first, and undo]",
 )
 @click.option(
     "--max-rejects",
-    type=click.IntRange(min=0),
-    metavar="N",
+    type=Count(min=0),
     help=f"With --rejects: give up and undo after more than N.  [default: {_MAX_REJECTS}]",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, 64),
-    metavar="N",
-    help="Sessions that copy.  [default: measured when it begins]",
-)
+@click.option("--jobs", type=Count(1, 64), help="Sessions that copy.  [default: measured when it begins]")
 @click.option("--single-transaction", is_flag=True, help="One transaction in one session: all or nothing.")
 @click.option(
     "--unlogged",
@@ -153,7 +145,6 @@ class _Names(click.ParamType[Any]):
     "--indexes",
     type=click.Choice(["auto", "keep", "drop"]),
     default="auto",
-    show_default=True,
     help="Keep indexes and foreign keys, or drop them and make them again at the end.",
 )
 @click.option(
@@ -173,7 +164,6 @@ class _Names(click.ParamType[Any]):
     "--maintenance-work-mem",
     "maintenance_work_mem_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Memory for all index builds together.  [default: see the plan]",
 )
 @click.option(
@@ -183,34 +173,27 @@ class _Names(click.ParamType[Any]):
     "--piece",
     "piece_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Size of the parts of a file that are copied in one transaction each.  [default: 8 to 64 MB]",
 )
 @click.option(
     "--max-record",
     "max_record_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="The longest record; a longer one ends the load.  [default: 1 GB, the server's limit]",
 )
 @click.option(
     "--on-failure",
     type=click.Choice(["rollback", "keep"]),
     default="rollback",
-    show_default=True,
     help="After a refused record: undo the load, or leave it for --resume.",
 )
 @click.option(
     "--journal",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="Local copy of the journal.  [default: a file in ~/.local/state/pgsweep]",
 )
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     words: tuple[str, ...],
@@ -225,12 +208,6 @@ def command(
     max_rejects: int | None,
     on_failure: str,
     journal: Path | None,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
     **given: Any,
 ) -> int:
     r"""Load files into a table: fast, and without losing an index, a constraint, a trigger or a row.
@@ -258,7 +235,7 @@ def command(
       pgsweep load --forget orders -d shop
       pgsweep load orders.csv orders -d shop --compare
     """
-    settings = settings_of(ctx)
+    settings = run.settings
     later = resume or rollback or keep_as_is or forget
     files, table = _words(words, alone=later)
     if resume + rollback + keep_as_is + forget + compare + plan > 1:
@@ -267,18 +244,17 @@ def command(
             hint="name one of them",
         )
     options = _options(given, rejects, max_rejects, keep_on_failure=on_failure == "keep")
-    target = Target(no_password=no_password, ask_password=ask_password, **given)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
-    from pgsweep.cli.provenance import with_provenance
-    from pgsweep.load import run
+    run.prepare()
+    target, places = run.target, run.output_options
+    from pgsweep.load import run as feature
 
     agreed = None
     if not (later or compare):
-        outputs = [rejects, journal, html, *out]
+        outputs = [rejects, journal, places["html"], *places["out"]]
         agreed = _agreed(target, files, table, options, outputs, yes=yes, waits=not plan)
     if plan:
         assert agreed is not None
-        output.write(with_provenance(agreed.result, settings.arguments, server=target.server))
+        run.show(agreed.result)
         settings.say("plan only: nothing was changed")
         return 0
     if compare:
@@ -289,10 +265,10 @@ def command(
             compared = target.use(
                 lambda conninfo: compare_practices(conninfo, files, table, options, progress=shown, stop=stop)
             )
-        output.write(with_provenance(compared, settings.arguments, server=target.server))
+        run.show(compared)
         return 0
     if forget:
-        found = target.use(lambda conninfo: run.forget(conninfo, table, really=False))
+        found = target.use(lambda conninfo: feature.forget(conninfo, table, really=False))
         if found.outcome is not None and not settings.quiet:
             settings.say("without its journal: " + "; ".join(found.outcome.problems))
         _ask(f"Remove the journal of the load of {table} on {target.server}?", yes=yes)
@@ -307,22 +283,22 @@ def command(
 
         def work(conninfo: str) -> LoadResult:
             if resume:
-                return run.resume(
+                return feature.resume(
                     conninfo, table, search_path=options.search_path, listener=listener, stop=stop
                 )
             if rollback:
-                return run.roll_back(conninfo, table, listener=listener, stop=stop)
+                return feature.roll_back(conninfo, table, listener=listener, stop=stop)
             if forget:
-                return run.forget(conninfo, table, really=True, listener=listener)
+                return feature.forget(conninfo, table, really=True, listener=listener)
             if keep_as_is:
-                return run.keep_as_is(conninfo, table, partly=yes, listener=listener, stop=stop)
+                return feature.keep_as_is(conninfo, table, partly=yes, listener=listener, stop=stop)
             assert agreed is not None
-            return run.carry_out(
+            return feature.carry_out(
                 conninfo, agreed, listener=listener, stop=stop, journal=journal, rejects=rejects
             )
 
         result = target.use(work)
-    output.write(with_provenance(result, settings.arguments, server=target.server))
+    run.show(result)
     return _ended(settings, result, rolling_back=rollback)
 
 
@@ -435,20 +411,7 @@ def _show_plan(settings: Settings, result: LoadResult) -> None:
 
 
 def _ask(question: str, *, yes: bool) -> None:
-    """Ask whether to go on.
-
-    Raises:
-        UsageError: there is no terminal to ask on.
-        Abort: the answer is no.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "this changes the database, and there is no terminal to ask on",
-            hint="add --yes, or see what would be done: --plan",
-        )
-    click.confirm(question, abort=True, err=True)
+    confirm(question, yes=yes, what="this changes the database", hint="or see what would be done: --plan")
 
 
 class LoadProgress:

@@ -6,22 +6,20 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import FileName
 from pgsweep.errors import MissingAbility, UsageError
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(output=False)
 @click.argument("targets", metavar="[[NAME:]DSN]...", nargs=-1)
 @click.option(
     "--evidence",
     multiple=True,
     type=FileName(file_okay=False),
-    metavar="DIR",
     help="A folder with recorded evidence; may be given several times.  [default: the working directory]",
 )
-@common_options
-@click.pass_context
-def command(ctx: click.Context, /, *, targets: tuple[str, ...], evidence: tuple[Path, ...]) -> None:
+def command(_run: Run, /, *, targets: tuple[str, ...], evidence: tuple[Path, ...]) -> None:
     r"""Answer an assistant's questions about servers, over stdin and stdout.
 
     It speaks the Model Context Protocol. The tools are doctor, cache, memory, predict_misses,
@@ -34,7 +32,6 @@ def command(ctx: click.Context, /, *, targets: tuple[str, ...], evidence: tuple[
       pgsweep mcp shop
       pgsweep mcp prod:service=shop test:service=shop_test --evidence /var/lib/evidence
     """
-    settings_of(ctx)
     for folder in evidence:
         if not folder.is_dir():
             raise UsageError(f"there is no folder `{folder}`", hint="--evidence DIR, where recordings lie")
@@ -52,11 +49,11 @@ def command(ctx: click.Context, /, *, targets: tuple[str, ...], evidence: tuple[
             raise UsageError(f"two servers have the name `{name}`", hint=f"name them: a:{name} b:{name}")
         servers[name] = conninfo
     try:
-        from pgsweep.mcp import run
+        from pgsweep.mcp import run as answer
     except ImportError as error:
         raise MissingAbility(
             f"`pgsweep mcp` needs the package {error.name}, which is not installed",
             cause="the protocol is an extra: other commands do without",
             hint="pip install 'pgsweep[mcp]'",
         ) from error
-    run(servers, list(evidence) or [Path.cwd()])
+    answer(servers, list(evidence) or [Path.cwd()])

@@ -30,12 +30,11 @@ def output_options(function: F) -> F:
     decorators = (
         click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout."),
         click.option("--csv", "as_csv", is_flag=True, help="Write CSV to stdout."),
-        click.option("--html", type=FileName(), metavar="FILE", help="Write an HTML report."),
+        click.option("--html", type=FileName(), help="Write an HTML report."),
         click.option(
             "-o",
             "--out",
             type=FileName(),
-            metavar="FILE",
             multiple=True,
             help="Write a file: .html, .json, .csv or .txt by its suffix. May be repeated.",
         ),

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, Sizes, common_options, fresh_option, settings_of
-from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Bytes, FileName, Sizes, fresh_option
 from pgsweep.cli.watched import Watched
 from pgsweep.errors import CONDITION_HOLDS, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.units import as_setting, format_bytes
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(prepared=False)
 @click.argument("evidence", type=FileName(), metavar="EVIDENCE")
 @click.option(
     "--sizes",
     type=Sizes(),
-    metavar="SIZE,SIZE,...",
     help="Sizes of shared_buffers, such as 1GB,2GB,4GB.  [default: an eighth to eight times the observed "
     "size]",
 )
@@ -27,7 +26,6 @@ from pgsweep.units import as_setting, format_bytes
     "--ram",
     "memory_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Memory that the pool and the page cache share, to predict disk reads.  [default: that of the host "
     "or the memory cgroup, if the evidence was recorded on the server's host]",
 )
@@ -58,11 +56,8 @@ from pgsweep.units import as_setting, format_bytes
     help="End with exit code 5 if the condition holds: 'verdict!=reliable'. Repeatable; one of them is "
     "enough.",
 )
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     evidence: Path,
@@ -73,10 +68,6 @@ def command(
     executor: str | None,
     fresh: bool,
     fail_if: tuple[str, ...],
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
 ) -> int:
     r"""Predict the misses at other sizes of shared_buffers from evidence.
 
@@ -117,14 +108,13 @@ def command(
       pgsweep predict shop.evidence --json | jq .verdict
       pgsweep predict shop.evidence --fail-if 'verdict!=reliable' -o shop.json
     """
-    settings = settings_of(ctx)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out, tables=memory)
+    run.output_options["tables"] = memory
+    run.prepare()
     if not evidence.exists():
         raise UsageError(
             f"there is no evidence `{evidence}`",
             hint=f"record some: `pgsweep record -o {shell_word(str(evidence))}`",
         )
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.condition import parse_word_condition
     from pgsweep.evidence.subject import subject_of
     from pgsweep.host.machine import memory_bytes as machine_memory_bytes
@@ -137,11 +127,11 @@ def command(
         check_executor(executor)
     conditions = [parse_word_condition(text, {"verdict": LEVELS}) for text in fail_if]
     if sizes and sizes[-1] > machine_memory_bytes():
-        settings.warn(
+        run.settings.warn(
             f"{as_setting(sizes[-1])} is more than this machine's memory "
             f"({format_bytes(machine_memory_bytes())}); the prediction counts misses as if it were there"
         )
-    with Watched(settings, output) as watched:
+    with Watched(run.settings, run.output) as watched:
         result = predict(
             evidence,
             sizes_bytes=sizes,
@@ -151,9 +141,6 @@ def command(
             kept=not fresh,
             watch=watched,
         )
-    output.write(with_provenance(result, settings.arguments, subject=subject_of(evidence)))
+    run.show(result, subject=subject_of(evidence))
     level = (result.changed or result).verdict.level
-    held = [condition for condition in conditions if condition.holds({"verdict": level})]
-    for condition in held:
-        settings.say(f"--fail-if {condition.text} holds: verdict is {level}")
-    return CONDITION_HOLDS if held else 0
+    return CONDITION_HOLDS if run.holding(conditions, level) else 0

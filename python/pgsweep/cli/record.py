@@ -8,20 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgsweep.cli.common import (
-    HELP_NAMES,
-    Bytes,
-    Duration,
-    FileName,
-    Percent,
-    common_options,
-    settings_of,
-)
-from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Bytes, Count, Duration, FileName, Percent
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
-from pgsweep.cli.settings import Settings
 from pgsweep.errors import INTERRUPTED, ConnectionFailed, PgsweepError, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.ui.numbers import seconds as seconds_text
@@ -46,13 +37,11 @@ class _Length(Duration):
 ENOUGH = "enough"
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
-@connection_options
+@subcommand(server="database", output=False, prepared=False)
 @click.option(
     "--source",
     type=click.Choice(["auto", "peek", "sql", "trace"]),
     default="auto",
-    show_default=True,
     help="peek: snapshots of the server's memory; no load on the server; on its host only, as root or "
     "its user. sql: snapshots of pg_buffercache; low load; works on any server. trace: every page access; "
     "exact; needs root on the server's host. auto: the first of these that is possible.",
@@ -61,21 +50,17 @@ ENOUGH = "enough"
     "--for",
     "seconds",
     type=_Length(),
-    metavar="TIME",
     help="How long to record: 40s, 2min, 1h, or `enough`: until there is enough data.  [default: enough; "
     "for trace 40s]",
 )
 @click.option(
     "--until",
     type=Percent(),
-    metavar="PERCENT",
     help="End when the 90% intervals are this narrow from half to twice today's size: 0.5% is half a point "
     "up and down. After 10 minutes it ends anyway, or after --for. Not for a trace.",
 )
-@click.option("--max-events", type=click.IntRange(min=1), metavar="N", help="End a trace after N events.")
-@click.option(
-    "--max-bytes", type=Bytes(), metavar="SIZE", help="End a trace when its files reach this size: 2GB."
-)
+@click.option("--max-events", type=Count(min=1), help="End a trace after N events.")
+@click.option("--max-bytes", type=Bytes(), help="End a trace when its files reach this size: 2GB.")
 @click.option(
     "--time-reads",
     is_flag=True,
@@ -97,10 +82,8 @@ ENOUGH = "enough"
     "`pgsweep import` makes evidence from its output.  [--for: 5min]",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be done to the server; do nothing.")
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     source: Source,
@@ -113,9 +96,6 @@ def command(
     as_json: bool,
     script: bool,
     dry_run: bool,
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> int:
     r"""Watch a running server and write what was observed as evidence.
 
@@ -135,11 +115,11 @@ def command(
       sudo pgsweep record -d shop --source trace --for 20s --max-bytes 2GB
       pgsweep record --script --for 10min > gather.sql
     """
-    settings = settings_of(ctx)
     if script:
-        _print_script(settings, ctx, seconds)
+        _print_script(run, seconds)
         return 0
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
+    run.prepare()
+    settings, target = run.settings, run.target
     if seconds == ENOUGH:
         if source == "trace":
             raise UsageError(
@@ -160,7 +140,7 @@ def command(
         plan = target.use(lambda conninfo: plan_record(conninfo, out, source=source, time_reads=time_reads))
         for refusal in plan.passed_over:
             settings.say(f"not possible by {refusal}")
-        _show_plan(settings, plan, as_json=as_json)
+        _show_plan(run, plan, as_json=as_json)
         return 0
 
     settings.kept.append(out)
@@ -179,7 +159,7 @@ def command(
                 judge=Judge(lambda evidence: refusal_of(evidence, until), decides=until is not None),
             )
         )
-    show_recording(settings, result, as_json=as_json)
+    show_recording(run, result, as_json=as_json)
     if stop.is_set():
         settings.say(f"interrupted; kept: {result.path}")
         return INTERRUPTED
@@ -232,13 +212,13 @@ _OF_SCRIPT = {"script", "seconds"}
 """Parameters of the command that a script has; the server is named to psql."""
 
 
-def _print_script(settings: Settings, ctx: click.Context, seconds: float | str | None) -> None:
+def _print_script(run: Run, seconds: float | str | None) -> None:
     """Print the script for psql.
 
     Raises:
         UsageError: something was asked for that a script does not do.
     """
-    given = click.core.ParameterSource.COMMANDLINE
+    ctx, given = run.ctx, click.core.ParameterSource.COMMANDLINE
     others = [
         parameter
         for parameter in ctx.command.params
@@ -262,7 +242,7 @@ def _print_script(settings: Settings, ctx: click.Context, seconds: float | str |
     from pgsweep.evidence.script import record_script
 
     write_stdout(record_script(seconds), data=True)
-    settings.say("next: psql -X -d DBNAME -f SCRIPT -o FILE, then pgsweep import FILE")
+    run.settings.say("next: psql -X -d DBNAME -f SCRIPT -o FILE, then pgsweep import FILE")
 
 
 def check_evidence_path(out: Path) -> None:
@@ -282,24 +262,18 @@ def check_evidence_path(out: Path) -> None:
         )
 
 
-def show_recording(settings: Settings, result: RecordResult, *, as_json: bool) -> None:
+def show_recording(run: Run, result: RecordResult, *, as_json: bool) -> None:
     """Write what was recorded to stdout, and on stderr what comes next."""
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.evidence.subject import subject_of
-    from pgsweep.ui.results import to_json, to_text
 
-    subject = subject_of(Path(result.path))
-    result = with_provenance(result, settings.arguments, subject=subject)
-    if as_json:
-        write_stdout(to_json(result))
-    else:
-        write_stdout(to_text(result, settings.terminal()))
-    settings.say(f"next: pgsweep predict {shell_word(result.path)}")
+    run.output_options["as_json"] = as_json
+    run.show(result, subject=subject_of(Path(result.path)))
+    run.settings.say(f"next: pgsweep predict {shell_word(result.path)}")
 
 
-def _show_plan(settings: Settings, plan: RecordPlan, *, as_json: bool) -> None:
+def _show_plan(run: Run, plan: RecordPlan, *, as_json: bool) -> None:
     from pgsweep.ui.record import plan_text
     from pgsweep.ui.results import to_json
 
     write_stdout(to_json(plan) if as_json else plan_text(plan))
-    settings.say("dry run: nothing was done")
+    run.settings.say("dry run: nothing was done")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
-from pgsweep.cli.output import Output, check_writable, output_options, write_stdout
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import FileName
+from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
@@ -16,28 +17,17 @@ from pgsweep.errors import UsageError
 _TRACE = ".oraclegeneral"
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(prepared=False)
 @click.argument("result", type=FileName(allow_dash=True), required=False)
 @click.option(
-    "--from",
-    "source",
-    type=FileName(allow_dash=True),
-    metavar="FILE",
-    help="The same as RESULT: --from old.html --json",
+    "--from", "source", type=FileName(allow_dash=True), help="The same as RESULT: --from old.html --json"
 )
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     result: Path | None,
     source: Path | None,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
 ) -> None:
     r"""Write any result as one offline HTML file.
 
@@ -62,7 +52,7 @@ def command(
     from pgsweep.regular import read_bounded
     from pgsweep.ui.results import MOST_BYTES, from_json, makers, read_result
 
-    settings = settings_of(ctx)
+    given = run.output_options
     if (result is None) == (source is None):
         raise UsageError(
             "name one result to show",
@@ -71,21 +61,19 @@ def command(
         )
     path = result if result is not None else source
     assert path is not None
-    if path.is_dir() and html is None and [one.suffix.lower() for one in out] == [_TRACE]:
-        export(settings, path, out[0], as_json=as_json)
+    if path.is_dir() and given["html"] is None and [one.suffix.lower() for one in given["out"]] == [_TRACE]:
+        export(run.settings, path, given["out"][0], as_json=given["as_json"])
         return
-    asked = as_json or as_csv or html is not None or bool(out)
-    if not asked and path.suffix == ".json":
-        html = path.with_suffix(".html")
-    output = Output(
-        settings, as_json=as_json, as_csv=as_csv, html=html, out=out, text=html is None and not out
-    )
+    if not any(given.values()) and path.suffix == ".json":
+        given["html"] = path.with_suffix(".html")
+    given["text"] = given["html"] is None and not given["out"]
+    run.prepare()
     record = (
         from_json(read_bounded(sys.stdin.buffer, MOST_BYTES, Path("-")), "-")
         if str(path) == "-"
         else read_result(path)
     )
-    output.write(record)
+    run.output.write(record)
 
 
 def export(settings: Settings, evidence: Path, output: Path, *, as_json: bool) -> None:

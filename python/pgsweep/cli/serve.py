@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Duration, FileName, common_options, settings_of
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Duration, FileName
 from pgsweep.cli.connection import Target, place_flags
 from pgsweep.cli.output import write_stdout
 from pgsweep.cli.settings import Settings
@@ -20,13 +21,12 @@ if TYPE_CHECKING:
     from pgsweep.serve.config import ServeConfig
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(output=False)
 @click.argument("targets", metavar="[DSN]...", nargs=-1)
 @click.option(
     "--config",
     "config_file",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="serve.toml: servers with names, limits, queries of your own as metrics.",
 )
 @click.option(
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 @click.option(
     "--token-file",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="A file with a secret that browsers and Prometheus must show.",
 )
 @click.option(
@@ -55,15 +54,13 @@ if TYPE_CHECKING:
 @click.option(
     "--tls-cert",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="Serve by https: the certificate with its chain, PEM. Read when it starts.",
 )
-@click.option("--tls-key", type=FileName(dir_okay=False), metavar="FILE", help="The certificate's key, PEM.")
+@click.option("--tls-key", type=FileName(dir_okay=False), help="The certificate's key, PEM.")
 @click.option(
     "--interval",
     "interval_seconds",
     type=Duration(),
-    metavar="TIME",
     help="Time from one sample to the next, 1s at least; longer where samples by SQL would cost more than 4% "
     "of one backend.  [default: 10s]",
 )
@@ -88,10 +85,8 @@ if TYPE_CHECKING:
     "and curves.",
 )
 @place_flags
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     targets: tuple[str, ...],
@@ -132,7 +127,7 @@ def command(
       pgsweep serve --config /etc/pgsweep/serve.toml --listen 0.0.0.0:8432 --token-file /etc/pgsweep/token
       pgsweep serve --alerts > pgsweep.rules.yml
     """
-    settings = settings_of(ctx)
+    ctx, settings = run.ctx, run.settings
     if sum(map(bool, (grafana, alerts, export))) > 1:
         raise UsageError("--grafana, --alerts and --export cannot be used together", hint="give one of them")
     if grafana or alerts:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Duration, common_options, pool_source_option, settings_of
-from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Count, Duration, pool_source_option
 from pgsweep.cli.output import write_stdout
 from pgsweep.cli.own_server import naming_own_server
 from pgsweep.errors import UsageError
@@ -33,15 +33,12 @@ _ONCE_SECONDS = 5.0
 seconds a steady load seems to come and go."""
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
-@connection_options
+@subcommand(server="database", output=False)
 @click.option(
     "--interval",
     "interval_seconds",
     type=Duration(),
     default="1s",
-    show_default=True,
-    metavar="TIME",
     help="Time from one sample to the next, 0.1s at least; keys + and - change it. By SQL it is stretched so "
     "that all statements together take no more than 4% of one backend.",
 )
@@ -49,12 +46,16 @@ seconds a steady load seems to come and go."""
     "--sort",
     type=click.Choice(_SORTS),
     default="pool",
-    show_default=True,
     help="Which relations come first; keys change it. change: fastest growing or shrinking, hot: most at "
     "usage_count 4 and 5, twice: most in both caches.",
 )
 @click.option(
-    "--filter", "wanted", metavar="TEXT", default="", help="Only relations whose name contains TEXT."
+    "--filter",
+    "wanted",
+    metavar="TEXT",
+    default="",
+    show_default=False,
+    help="Only relations whose name contains TEXT.",
 )
 @pool_source_option
 @click.option(
@@ -67,12 +68,10 @@ seconds a steady load seems to come and go."""
     is_flag=True,
     help="Take two samples, 5s apart or one --interval if it is given, print one page, and end.",
 )
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="With --once: how many relations.")
+@click.option("--top", type=Count(min=1), help="With --once: how many relations.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: write JSON to stdout.")
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     interval_seconds: float,
@@ -83,9 +82,6 @@ def command(
     once: bool,
     top: int | None,
     as_json: bool,
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> None:
     r"""Watch shared_buffers and the page cache live.
 
@@ -102,7 +98,7 @@ def command(
       pgsweep top shop --once
       pgsweep top shop --once --json | jq .rates.hit_ratio
     """
-    settings = settings_of(ctx)
+    settings, target = run.settings, run.target
     once = once or as_json
     if interval_seconds < _SHORTEST_SECONDS:
         raise UsageError("the interval is too short", cause="0.1s is the least", hint="--interval 0.1s")
@@ -114,12 +110,11 @@ def command(
             cause="stdin, stdout or stderr is not a terminal, or TERM is dumb",
             hint="one page as text: `pgsweep top --once`; all relations: `pgsweep cache`",
         )
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
     from pgsweep.records.top import TopView
 
     if once and interval_seconds < _ONCE_SECONDS:
         # An interval of the configuration is the live screen's.
-        if ctx.get_parameter_source("interval_seconds") is not click.core.ParameterSource.COMMANDLINE:
+        if run.ctx.get_parameter_source("interval_seconds") is not click.core.ParameterSource.COMMANDLINE:
             interval_seconds = _ONCE_SECONDS
         else:
             settings.say(
@@ -134,7 +129,7 @@ def command(
         with ExitStack() as stack:
             live = stack.enter_context(opener(settings.say))
             if once:
-                _print(live, interval_seconds, view, settings, as_json=as_json, server=target.server)
+                _print(live, interval_seconds, view, run, as_json=as_json)
             else:
                 opened_first = _First(live, stack.pop_all(), opener)
                 _watch(opened_first, interval_seconds, view, settings, server=target.server)
@@ -191,20 +186,16 @@ class _First:
                 yield live
 
 
-def _print(
-    live: Live, interval_seconds: float, view: TopView, settings: Settings, *, as_json: bool, server: str
-) -> None:
+def _print(live: Live, interval_seconds: float, view: TopView, run: Run, *, as_json: bool) -> None:
     from pgsweep.cache.top.feed import take_twice
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.ui.results import plain, to_json
     from pgsweep.ui.top_text import once_text
 
-    sample = take_twice(live, interval_seconds).sample(view)
-    sample = naming_own_server(settings, with_provenance(sample, settings.arguments, server=server))
+    sample = naming_own_server(run.settings, run.made(take_twice(live, interval_seconds).sample(view)))
     if as_json:
         write_stdout(to_json(sample))
     else:
-        write_stdout(once_text(plain(sample), settings.terminal(), sort=view.sort, reverse=False))
+        write_stdout(once_text(plain(sample), run.settings.terminal(), sort=view.sort, reverse=False))
 
 
 def _watch(

@@ -176,15 +176,6 @@ def _soft_limit(pid: int, name: str, proc: Path) -> int | None:
     return None
 
 
-def may_trace_processes(proc: Path = PROC) -> bool:
-    """Return whether we have the capability CAP_SYS_PTRACE, which reading another user's memory takes."""
-    with suppress(OSError, ValueError):
-        for line in lines_of(read_kernel_text(proc / "self/status")):
-            if line.startswith("CapEff:"):
-                return bool(int(line.split()[1], 16) >> 19 & 1)
-    return True
-
-
 def why_auto_conf_is_closed(pid: int, data_directory: str | None, proc: Path = PROC) -> str | None:
     """Return why a server cannot write its postgresql.auto.conf; None where nothing is seen that forbids it.
 

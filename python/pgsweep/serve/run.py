@@ -31,13 +31,9 @@ from pgsweep.records.serve import (
     ServeConsumers,
     ServeCurve,
     ServeDatabases,
-    ServeMemory,
-    ServeOverview,
     ServeSeries,
     ServeShares,
-    ServeSummary,
 )
-from pgsweep.records.top import TopSample, TopView
 from pgsweep.residency.access import opened
 from pgsweep.serve.alerts import EVERY_SECONDS, Alerts
 from pgsweep.serve.board import Board, Watched, best_advice
@@ -261,30 +257,6 @@ class Service:
             self.history.add(KeptVerification(watched.config.name, found))
 
     # What the pages ask for.
-
-    def is_known(self, key: str) -> bool:
-        """Return whether there is such a server."""
-        return key in self.board.servers
-
-    def overview(self) -> ServeOverview:
-        """Return all servers."""
-        return self.board.overview()
-
-    def summary(self, key: str) -> ServeSummary:
-        """Return one server."""
-        return self.board.summary(key)
-
-    def sample(self, key: str, view: TopView) -> TopSample | None:
-        """Return the last sample with these relations."""
-        return self.board.sample(key, view)
-
-    def memory(self, key: str) -> ServeMemory | None:
-        """Return the host's memory."""
-        return self.board.memory(key)
-
-    def curves(self, key: str) -> list[ServeCurve]:
-        """Return the curves of the sliding windows."""
-        return self.board.curves(key)
 
     def advice(self, key: str) -> ServeAdvice:
         """Return the advice, and whether the last prediction held."""

@@ -12,7 +12,7 @@ from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, factor, factors, format_bytes, millis, percent, seconds
 from pgsweep.ui.prediction import verdict_text
 from pgsweep.ui.relation_reads import relations_section
-from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section
+from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.series import SOURCES
 from pgsweep.ui.served import (
     BOUNDED_CAPTION,
@@ -23,9 +23,9 @@ from pgsweep.ui.served import (
     served_svg,
     throughput_svg,
 )
-from pgsweep.ui.table import Column, Field, fitted_table, table
+from pgsweep.ui.table import HERE, PREDICTED, Cell, Column, Measured, Table, predicted
 from pgsweep.ui.terminal import Paint, Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 from pgsweep.units import as_setting, format_percent
 
 _BASIS: Final = {
@@ -42,11 +42,13 @@ def advice_text(result: AdviceResult, terminal: Terminal) -> str:
     pasted = patch(result, "alter-system", comments=False)
     if pasted:
         parts.append("To paste:\n" + textwrap.indent(pasted.rstrip(), "  "))
-    parts.append("What rules of thumb say, and what that would change here:\n" + _rules(result, terminal))
+    parts.append(
+        "What rules of thumb say, and what that would change here:\n" + _rules(result).text(terminal)
+    )
     if result.points:
         parts.append(
             f"Reads by size, predicted; disk reads {_BASIS[result.disk_reads_from]}:\n"
-            + _reads(result, terminal)
+            + _reads(result).text(terminal)
         )
     parts.append(_remarks(result, width))
     parts.append(verdict_text(result.verdict, terminal))
@@ -67,18 +69,17 @@ def _settings(result: AdviceResult, width: int, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def _rules(result: AdviceResult, terminal: Terminal) -> str:
-    columns = [
-        Column("rule", left=True),
-        Column("says", left=True),
-        Column("throughput\npredicted" if _by_throughput(result) else "waiting for\nreads, predicted"),
-        Column("90% interval"),
+def _rules(result: AdviceResult) -> Table[RuleOfThumb]:
+    throughput = _by_throughput(result)
+    columns: list[Column[RuleOfThumb]] = [
+        Column("rule", lambda rule: rule.name, left=True),
+        Column("says", lambda rule: rule.says, left=True),
+        *predicted(
+            "throughput\npredicted" if throughput else "waiting for\nreads, predicted",
+            lambda rule: _rule_cells(result, rule),
+        ),
     ]
-    rows = []
-    for rule in result.rules:
-        change, interval = _rule_cells(result, rule)
-        rows.append([rule.name, rule.says, change, interval])
-    return table(columns, rows, terminal)
+    return Table(columns, result.rules)
 
 
 def _by_throughput(result: AdviceResult) -> bool:
@@ -99,30 +100,28 @@ def _rule_cells(result: AdviceResult, rule: RuleOfThumb) -> tuple[str, str]:
     return "not known", ""
 
 
-def _reads(result: AdviceResult, terminal: Terminal) -> str:
+def _reads(result: AdviceResult) -> Table[ReadsPoint]:
+    def disk(point: ReadsPoint) -> tuple[str, str]:
+        known = result.disk_reads_from == "simulated"
+        interval = f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"
+        return count(point.disk_reads_per_second) if known else "", interval
+
     points = result.points
-    sizes = [point.shared_buffers_bytes for point in points]
-    disk = [f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}" for point in points]
-    waits = [f"{millis(point.wait_low)} to {millis(point.wait_high)}" for point in points]
-    fields = [
-        Field("shared_buffers", 0, [format_bytes(size) for size in sizes]),
-        Field("misses/s\npredicted", 5, [count(point.misses_per_second) for point in points]),
-        Field("disk\nreads/s", 2, [_disk(result, point) for point in points]),
-        Field("90% interval", 3, disk),
-        Field("waiting\nms/s", 4, [millis(point.wait_ratio) for point in points]),
-        Field("90% interval", 6, waits),
+    columns: list[Column[ReadsPoint]] = [
+        Column("shared_buffers", lambda point: format_bytes(point.shared_buffers_bytes)),
+        Column("misses/s\npredicted", lambda point: count(point.misses_per_second), rank=5, group=PREDICTED),
+        *predicted("disk\nreads/s", disk, 2, 3),
+        *predicted("waiting\nms/s", _waiting, 4, 6),
     ]
-    loop = [_throughput(point) for point in points]
-    if any(ratio for ratio, _ in loop):
-        fields.append(Field("throughput\npredicted", 0, [ratio for ratio, _ in loop]))
-        fields.append(Field("90% interval", 0, [interval for _, interval in loop]))
+    if any(_throughput(point)[0] for point in points):
+        columns += predicted("throughput\npredicted", _throughput)
+    sizes = [point.shared_buffers_bytes for point in points]
     today, advised = result.observed.shared_buffers_bytes, _advised(result)
     names = [(today, "today"), (advised, "advised")]
     words = [", ".join(word for at, word in names if at == size) for size in sizes]
-    marks = [f"{terminal.pick('◀', '<')} {word}" if word else "" for word in words]
-    fields.append(Field("", 0, marks, left=True))
     best = advised or today
-    return fitted_table(fields, terminal, marked=sizes.index(best) if best in sizes else None)
+    marked = sizes.index(best) if best in sizes else None
+    return Table(columns, points, marked, [f"{HERE}{word}" if word else "" for word in words])
 
 
 def _throughput(point: ReadsPoint) -> tuple[str, str]:
@@ -133,8 +132,8 @@ def _throughput(point: ReadsPoint) -> tuple[str, str]:
     return factor(ratio), factors(low, high)
 
 
-def _disk(result: AdviceResult, point: ReadsPoint) -> str:
-    return count(point.disk_reads_per_second) if result.disk_reads_from == "simulated" else ""
+def _waiting(point: ReadsPoint) -> tuple[str, str]:
+    return millis(point.wait_ratio), f"{millis(point.wait_low)} to {millis(point.wait_high)}"
 
 
 def _advised(result: AdviceResult) -> int | None:
@@ -218,7 +217,7 @@ def _picture_section(result: AdviceResult) -> Section | None:
     if not figures:
         return None
     lead = f"Disk reads are {_BASIS[result.disk_reads_from]}."
-    return Section("What serves the page accesses", "served", lead, [], figures, [], [], [])
+    return Section("What serves the page accesses", "served", lead, figures=figures)
 
 
 def _observed_section(result: AdviceResult) -> Section:
@@ -237,7 +236,7 @@ def _observed_section(result: AdviceResult) -> Section:
         f"{result.copy_seconds * 1e6:.1f} µs ({result.costs_kind})."
     )
     lead = f"By {source}: {result.evidence}. {costs}"
-    return Section("How it was observed", "observed", lead, facts, [], [], [], [])
+    return Section("How it was observed", "observed", lead, facts)
 
 
 def _settings_section(result: AdviceResult) -> Section:
@@ -247,21 +246,21 @@ def _settings_section(result: AdviceResult) -> Section:
     ]
     if result.memory_bytes is not None:
         facts.append(Fact(format_bytes(result.memory_bytes), "memory to share"))
-    rows = [
-        [
-            Cell(one.name),
-            Cell(one.today or ""),
-            Cell(one.value or ACTIONS[one.action], code=one.value is not None),
-            Cell(one.reason, one.purpose),
-            Cell(one.kind),
-            Cell(_expected(one)),
-            Cell(one.takes_effect),
-            Cell(one.undo, code=bool(one.undo)),
-        ]
-        for one in result.settings
+    columns: list[Column[AdvisedSetting]] = [
+        Column("setting", lambda one: one.name, left=True),
+        Column("today", lambda one: one.today or "", left=True),
+        Column("advice", _value, left=True),
+        Column("reason", lambda one: Cell(one.reason, one.purpose), left=True),
+        Column("kind", lambda one: one.kind, left=True),
+        Column("expected", _expected, left=True),
+        Column("takes effect at", lambda one: one.takes_effect, left=True),
+        Column("undo", lambda one: Cell(one.undo, code=bool(one.undo)), left=True),
     ]
-    head = ["setting", "today", "advice", "reason", "kind", "expected", "takes effect at", "undo"]
-    return Section("Settings", "settings", "", facts, [], [], head, rows, words=True)
+    return Section("Settings", "settings", facts=facts, table=Table(columns, result.settings))
+
+
+def _value(one: AdvisedSetting) -> Cell:
+    return Cell(one.value or ACTIONS[one.action], code=one.value is not None)
 
 
 def _expected(one: AdvisedSetting) -> str:
@@ -271,42 +270,13 @@ def _expected(one: AdvisedSetting) -> str:
 
 
 def _rules_section(result: AdviceResult) -> Section:
-    rows = [[Cell(r.name), Cell(r.says), *map(Cell, _rule_cells(result, r))] for r in result.rules]
-    by = "throughput against today" if _by_throughput(result) else "time waiting for reads"
-    head = ["rule", "says", by, "90% interval"]
-    groups = [Group("", 2), Group("predicted", 2, Predicted)]
     lead = "What rules of thumb say of shared_buffers, and what following them would change here."
-    return Section("Rules of thumb", "rules", lead, [], [], groups, head, rows, worded=(0, 1))
+    return Section("Rules of thumb", "rules", lead, table=_rules(result))
 
 
 def _reads_section(result: AdviceResult) -> Section:
-    today, advised = result.observed.shared_buffers_bytes, _advised(result)
-    rows, marked = [], None
-    for index, point in enumerate(result.points):
-        size = point.shared_buffers_bytes
-        marked = index if size == (advised or today) else marked
-        note = "today" if size == today else "advised" if size == advised else ""
-        rows.append(
-            [
-                Cell(format_bytes(size), note),
-                Cell(count(point.misses_per_second)),
-                Cell(_disk(result, point)),
-                Cell(f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"),
-                Cell(millis(point.wait_ratio)),
-                Cell(f"{millis(point.wait_low)} to {millis(point.wait_high)}"),
-                *map(Cell, _throughput(point)),
-            ]
-        )
-    head = ["shared_buffers", "misses per second", "disk reads per second", "90% interval"]
-    head += ["milliseconds of waiting per second", "90% interval", "throughput against today", "90% interval"]
-    groups = [Group(""), Group("predicted", 7, Predicted)]
     lead = f"Disk reads are {_BASIS[result.disk_reads_from]}."
-    return Section("Reads by shared_buffers", "reads", lead, [], [], groups, head, rows, marked=marked)
+    return Section("Reads by shared_buffers", "reads", lead, table=_reads(result))
 
 
-VIEW = View(
-    AdviceResult,
-    text=advice_text,
-    page=advice_page,
-    rows=lambda result: rows_of(ReadsPoint, result.points),
-)
+VIEW = View(AdviceResult, advice_text, advice_page, listed(ReadsPoint, "points"))

@@ -6,12 +6,13 @@ import textwrap
 from collections.abc import Callable
 
 from pgsweep.records.budget import BudgetPart, BudgetResult
+from pgsweep.ui.advised import sentence
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, known_bytes
-from pgsweep.ui.section import Cell, Fact, Measured, Page, Predicted, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import Fact, Page, Section
+from pgsweep.ui.table import Column, Measured, Predicted, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 
 _PAINTS = {"fits": "green", "tight": "yellow", "will be killed": "red"}
 _MARKS = {
@@ -51,14 +52,14 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     verdict = [f"Verdict: {terminal.paint(result.verdict, 'bold', paint)}"]  # type: ignore[arg-type]
     width = max(40, min(terminal.width, 110))
     for reason in result.reasons:
-        verdict += textwrap.wrap(reason[:1].upper() + reason[1:] + ".", width)
+        verdict += textwrap.wrap(sentence(reason), width)
     fit = (
         f"Connections that fit: {count(result.possible_connections)} {_like(result)}, or "
         f"{count(result.safe_connections)} that take all that the settings allow."
     )
     verdict += textwrap.wrap(fit, max(width, 100 if not terminal.interactive else 0))
     verdict += textwrap.wrap(_what_fits(result), width)
-    parts = [head, bars(result, terminal), _table(result, terminal), "\n".join(verdict)]
+    parts = [head, bars(result, terminal), _table_text(result, terminal), "\n".join(verdict)]
     return "\n\n".join(parts + missing_lines(result.missing, terminal)) + "\n"
 
 
@@ -117,24 +118,14 @@ def _left(value: int) -> str:
     return f"{format_bytes(value)} left" if value >= 0 else f"{format_bytes(-value)} too much"
 
 
-def _table(result: BudgetResult, terminal: Terminal) -> str:
+def _table_text(result: BudgetResult, terminal: Terminal) -> str:
     """Return the parts with their reasons: beside them, or below the table where a terminal is narrow."""
     narrow = terminal.interactive and terminal.width < _NUMBERS_WIDTH + _LEAST_WIDTH_OF_REASONS
     width = max(_LEAST_WIDTH_OF_REASONS, min(terminal.width, 130) - _NUMBERS_WIDTH)
-    columns = [Column("", left=True), Column("now\nmeasured"), Column("low"), Column("high")]
-    columns += [Column("", left=True), Column("", left=True)]
-    rows = []
-    for part in result.parts:
-        cells = [part.name, *(known_bytes(v) for v in (part.now_bytes, part.low_bytes, part.high_bytes))]
-        first, *more = ([] if narrow else textwrap.wrap(part.why, width)) or [""]
-        rows.append([*cells, part.kind, first])
-        rows += [["", "", "", "", "", line] for line in more]
-    rows.append(["together", *(format_bytes(value) for value in _sums(result)), "", ""])
+    table = _table(result)
     many = count(result.max_connections)
     caption = f"low: {many} connections {_like(result)}; high: each takes what the settings allow"
-    if narrow:
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    lines = [table(columns, rows, terminal, marked=len(rows) - 1)]
+    lines = [table.text(terminal, wrap=0 if narrow else width)]
     lines += textwrap.wrap(caption, min(100, terminal.width) if terminal.interactive else 100)
     if narrow:
         for part in result.parts:
@@ -143,9 +134,20 @@ def _table(result: BudgetResult, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def _sums(result: BudgetResult) -> list[int]:
-    """Return the sum of the parts: now, and at max_connections at both ends."""
-    return [sum(getattr(part, f"{name}_bytes") for part in result.parts) for name in ("now", "low", "high")]
+def _table(result: BudgetResult) -> Table[BudgetPart]:
+    columns: list[Column[BudgetPart]] = [
+        Column("", lambda part: part.name, left=True, page="memory"),
+        Column("now\nmeasured", lambda part: known_bytes(part.now_bytes)),
+        Column("low", lambda part: known_bytes(part.low_bytes)),
+        Column("high", lambda part: known_bytes(part.high_bytes)),
+        Column("", lambda part: part.kind, left=True, page="kind"),
+        Column("", lambda part: part.why, left=True, page="why"),
+    ]
+    now, low, high = (
+        sum(getattr(part, f"{name}_bytes") for part in result.parts) for name in ("now", "low", "high")
+    )
+    together = BudgetPart(name="together", now_bytes=now, low_bytes=low, high_bytes=high, kind="", why="")
+    return Table(columns, [*result.parts, together], marked=len(result.parts))
 
 
 def budget_page(result: BudgetResult) -> Page:
@@ -155,7 +157,7 @@ def budget_page(result: BudgetResult) -> Page:
 
 def _title(result: BudgetResult) -> tuple[str, str]:
     title = f"{count(result.max_connections)} connections: {result.verdict}"
-    reasons = [reason[:1].upper() + reason[1:] + "." for reason in result.reasons]
+    reasons = [sentence(reason) for reason in result.reasons]
     return title, " ".join([*reasons, _what_fits(result)]).strip()
 
 
@@ -165,24 +167,7 @@ def _sections(result: BudgetResult) -> list[Section]:
         Fact(count(result.possible_connections), f"connections fit, {_like(result)}", Predicted),
         Fact(count(result.safe_connections), "fit if each takes what the settings allow", Predicted),
     ]
-    rows = [
-        [
-            Cell(part.name),
-            Cell(known_bytes(part.now_bytes)),
-            Cell(known_bytes(part.low_bytes)),
-            Cell(known_bytes(part.high_bytes)),
-            Cell(part.kind),
-            Cell(part.why),
-        ]
-        for part in result.parts
-    ]
-    rows.append(
-        [Cell("together"), *(Cell(format_bytes(value)) for value in _sums(result)), Cell(""), Cell("")]
-    )
-    head = ["memory", "now, measured", "low", "high", "kind", "why"]
-    return [Section("Budget", "budget", "", facts, [], [], head, rows, worded=(0, 4, 5))]
+    return [Section("Budget", "budget", facts=facts, table=_table(result))]
 
 
-VIEW = View(
-    BudgetResult, text=budget_text, page=budget_page, rows=lambda result: rows_of(BudgetPart, result.parts)
-)
+VIEW = View(BudgetResult, budget_text, budget_page, listed(BudgetPart, "parts"))

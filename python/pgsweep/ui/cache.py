@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from pgsweep.plain import shown
@@ -13,8 +13,8 @@ from pgsweep.ui.line import shortened_apart
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent, share
-from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
-from pgsweep.ui.table import Field, fitted_table
+from pgsweep.ui.section import Fact, Page, Section
+from pgsweep.ui.table import Column, Group, Measured, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
@@ -34,7 +34,7 @@ def cache_text(result: CacheResult, terminal: Terminal) -> str:
         # What was asked for comes first.
         *([] if result.map is None else [map_text(result.map, terminal)]),
         pool_text(result.pool, terminal),
-        fitted_table(_fields([*rows, result.total], result, terminal), terminal, marked=len(rows)),
+        _table(rows, result, terminal).text(terminal),
     ]
     if hidden:
         parts.append(f"... and {count(hidden)} rows more; all of them: --all, --json or --csv")
@@ -86,33 +86,40 @@ def heat(usage_counts: Sequence[int], terminal: Terminal) -> str:
     return "".join(str(min(9, 10 * n // total)) if n else "." for n in usage_counts)
 
 
-def _fields(rows: Sequence[CacheRelation], result: CacheResult, terminal: Terminal) -> list[Field]:
+def _table(rows: Sequence[CacheRelation], result: CacheResult, terminal: Terminal) -> Table[CacheRelation]:
+    """Return the relations and, as the last, the total."""
     pool_bytes = result.pool.size_bytes
-
-    names = [relation_name(row, result.database) for row in rows]
+    every = [*rows, result.total]
+    names = [relation_name(row, result.database) for row in every]
     if terminal.interactive:
         names = shortened_apart(names, max(20, terminal.width // 3), terminal)
-    fields = [
-        Field(result.by, 0, names, left=True),
-        Field("kind", 9, [_kind(row) for row in rows], left=True),
-        Field("size", 2, [known_bytes(row.size_bytes) for row in rows]),
-        Field("in shared\nbuffers", 0, [known_bytes(row.shared_buffers_bytes) for row in rows]),
-        Field("% of\npool", 5, [_share(row.shared_buffers_bytes, pool_bytes) for row in rows]),
-        Field("% of\nsize", 7, [_share(row.shared_buffers_bytes, row.size_bytes) for row in rows]),
+    name_of = {id(row): name for row, name in zip(every, names, strict=True)}
+    pool, files = Group("buffer pool", Measured), Group("page cache", Measured)
+
+    def of_size(part: Callable[[CacheRelation], int | None]) -> Callable[[CacheRelation], str]:
+        return lambda row: _share(part(row), row.size_bytes)
+
+    columns: list[Column[CacheRelation]] = [
+        Column(result.by, lambda row: name_of[id(row)], left=True),
+        Column("kind", _kind, left=True, rank=9),
+        Column("size", lambda row: known_bytes(row.size_bytes), rank=2),
+        Column("in shared\nbuffers", lambda row: known_bytes(row.shared_buffers_bytes), group=pool),
+        Column("% of\npool", lambda row: _share(row.shared_buffers_bytes, pool_bytes), rank=5, group=pool),
+        Column("% of\nsize", of_size(lambda row: row.shared_buffers_bytes), rank=7, group=pool),
     ]
     if result.page_cache_method is not None:
-        fields += [
-            Field("in page\ncache", 1, [known_bytes(row.page_cache_bytes) for row in rows]),
-            Field("% of\nsize", 8, [_share(row.page_cache_bytes, row.size_bytes) for row in rows]),
-            Field("held\ntwice", 3, [known_bytes(row.both_bytes) for row in rows]),
-            Field("in\nneither", 2, [known_bytes(row.neither_bytes) for row in rows]),
+        columns += [
+            Column("in page\ncache", lambda row: known_bytes(row.page_cache_bytes), rank=1, group=files),
+            Column("% of\nsize", of_size(lambda row: row.page_cache_bytes), rank=8, group=files),
+            Column("held\ntwice", lambda row: known_bytes(row.both_bytes), rank=3, group=files),
+            Column("in\nneither", lambda row: known_bytes(row.neither_bytes), rank=2, group=files),
         ]
-    fields += [
-        Field("heat\n012345", 4, [heat(row.usage_counts, terminal) for row in rows], left=True),
-        Field("dirty", 6, [known_bytes(row.dirty_bytes) for row in rows]),
-        Field("pinned", 10, [known_bytes(row.pinned_bytes) for row in rows]),
+    columns += [
+        Column("heat\n012345", lambda row: heat(row.usage_counts, terminal), left=True, rank=4),
+        Column("dirty", lambda row: known_bytes(row.dirty_bytes), rank=6),
+        Column("pinned", lambda row: known_bytes(row.pinned_bytes), rank=10),
     ]
-    return fields
+    return Table(columns, every, marked=len(rows))
 
 
 def _kind(row: CacheRelation) -> str:
@@ -147,48 +154,19 @@ def _pool_section(pool: PoolState) -> Section:
         Fact(format_bytes(pool.pinned_bytes), "pinned", Measured),
     ]
     used = sum(pool.usage_counts) or 1
-    rows = [
-        [Cell(str(level)), Cell(count(buffers)), Cell(percent(buffers / used, sign=False))]
-        for level, buffers in enumerate(pool.usage_counts)
+    columns: list[Column[tuple[int, int]]] = [
+        Column("usage_count", lambda row: str(row[0])),
+        Column("buffers", lambda row: count(row[1])),
+        Column("% of those used", lambda row: percent(row[1] / used, sign=False)),
     ]
-    return Section(
-        "The buffer pool", "pool", "", facts, [], [], ["usage_count", "buffers", "% of those used"], rows
-    )
+    table = Table(columns, list(enumerate(pool.usage_counts)))
+    return Section("The buffer pool", "pool", facts=facts, table=table)
 
 
 def _relations_section(result: CacheResult) -> Section:
     shown_rows = fold_catalogs(result.relations, result.by)
-    rows = [*shown_rows, result.total]
-    sees = result.page_cache_method is not None
-    head = [result.by, "kind", "size", "in shared_buffers", "% of pool", "% of size"]
-    groups = [Group("", 3), Group("buffer pool", 3, Measured)]
-    if sees:
-        head += ["in page cache", "% of size", "held twice", "in neither"]
-        groups.append(Group("page cache", 4, Measured))
-    head += ["heat 0 to 5", "dirty", "pinned"]
-    groups.append(Group("", 3))
-    cells = []
-    for row in rows:
-        line = [
-            Cell(relation_name(row, result.database)),
-            Cell(_kind(row)),
-            Cell(known_bytes(row.size_bytes)),
-            Cell(known_bytes(row.shared_buffers_bytes)),
-            Cell(_share(row.shared_buffers_bytes, result.pool.size_bytes)),
-            Cell(_share(row.shared_buffers_bytes, row.size_bytes)),
-        ]
-        if sees:
-            line += [
-                Cell(known_bytes(row.page_cache_bytes)),
-                Cell(_share(row.page_cache_bytes, row.size_bytes)),
-                Cell(known_bytes(row.both_bytes)),
-                Cell(known_bytes(row.neither_bytes)),
-            ]
-        line.append(Cell(heat(row.usage_counts, _PAGE)))
-        line += [Cell(known_bytes(row.dirty_bytes)), Cell(known_bytes(row.pinned_bytes))]
-        cells.append(line)
     figures = []
-    if sees:
+    if result.page_cache_method is not None:
         caption = (
             f"The {min(_BARS, len(shown_rows))} rows with most in the pool. Length: size. "
             "A block counts as held twice only when all of it is in the page cache. Heat: how the buffers "
@@ -201,17 +179,11 @@ def _relations_section(result: CacheResult) -> Section:
         for entry in result.missing
     ]
     return Section(
-        "Who is in which cache",
-        "relations",
-        "",
-        [],
-        figures,
-        groups,
-        head,
-        cells,
-        marked=len(cells) - 1,
+        title="Who is in which cache",
+        ident="relations",
+        figures=figures,
+        table=_table(shown_rows, result, _PAGE),
         notes=notes,
-        worded=(0, 1),
     )
 
 

@@ -7,7 +7,8 @@ from html import escape
 from pgsweep.plain import relation_label, shown
 from pgsweep.records.cache import CacheMap
 from pgsweep.ui.numbers import count
-from pgsweep.ui.section import Fact, Measured, Section
+from pgsweep.ui.section import Fact, Section
+from pgsweep.ui.table import Measured
 from pgsweep.ui.terminal import Terminal
 
 MAP_KINDS = ("both", "pool_only", "page_cache_only", "neither")
@@ -86,7 +87,7 @@ def map_section(block_map: CacheMap) -> Section:
     caption = f"Blocks in order, line by line, {per_cell} a cell; the colour says where most of them lie."
     name = map_name(block_map)
     lead = f"{count(block_map.blocks)} blocks of the main fork."
-    return Section(f"Blocks of {name}", "map", lead, facts, [(svg, caption)], [], [], [])
+    return Section(f"Blocks of {name}", "map", lead, facts, [(svg, caption)])
 
 
 def legend(left: float) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import error_points, format_bytes, percent, points, seconds, server_name
-from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section, made_on
-from pgsweep.ui.series import KINDS, interval_of, verdict_remarks, within, workload_series
+from pgsweep.ui.section import Fact, Page, Section, made_on
+from pgsweep.ui.series import KINDS, PredictedKind, interval_of, verdict_remarks, within, workload_series
 from pgsweep.ui.svg import curve_svg, error_svg
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import HERE, MEASURED, Column, Group, Predicted, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
@@ -33,42 +35,12 @@ def demo_text(result: DemoResult, terminal: Terminal) -> str:
 def workload_text(workload: DemoWorkload, terminal: Terminal) -> str:
     """Return the table and the chart of one workload."""
     today = workload.observed_shared_buffers_bytes
-    columns = [
-        Column("shared_buffers"),
-        Column("predicted\n(snapshots)"),
-        Column("predicted\n(trace)"),
-        Column("measured"),
-        Column("error\n(snapshots)"),
-        Column("error\n(trace)"),
-        Column("", left=True),
-    ]
-    rows = []
-    marked = None
-    for index, row in enumerate(workload.rows):
-        note = []
-        if row.shared_buffers_bytes == today:
-            marked = index
-            note.append(terminal.pick("◀", "<") + " observed here")
-        outside = [kind for kind in KINDS if within(row, kind) is False]
-        if outside:
-            note.append(f"outside the interval of {' and '.join(outside)}")
-        rows.append(
-            [
-                format_bytes(row.shared_buffers_bytes),
-                _ratio(row.snapshots),
-                _ratio(row.trace),
-                percent(row.measured_miss_ratio),
-                _error(row.snapshots, row.measured_miss_ratio),
-                _error(row.trace, row.measured_miss_ratio),
-                ", ".join(note),
-            ]
-        )
     title = terminal.paint(f"Workload {workload.name}", "bold")
     if workload.title:
         title += f" ({workload.title})"
     parts = [
         f"{title}: miss ratios, errors in percentage points",
-        table(columns, rows, terminal, marked=marked),
+        _table(workload).text(terminal),
     ]
     if len(workload.rows) > 1:
         parts.append(chart(workload_series(workload), terminal, today_bytes=today))
@@ -88,12 +60,56 @@ def workload_text(workload: DemoWorkload, terminal: Terminal) -> str:
     return "\n\n".join(parts)
 
 
-def _ratio(value: Interval | None) -> str:
-    return percent(None if value is None else value.miss_ratio)
+def _table(workload: DemoWorkload) -> Table[DemoRow]:
+    columns: list[Column[DemoRow]] = [
+        Column("shared_buffers", lambda row: format_bytes(row.shared_buffers_bytes)),
+        *(column for kind in KINDS for column in _predicted(kind)),
+        Column(
+            "measured",
+            lambda row: percent(row.measured_miss_ratio),
+            group=MEASURED,
+            page="miss ratio",
+            note=_noise,
+        ),
+        *(_error(kind) for kind in KINDS),
+    ]
+    here = [row.shared_buffers_bytes == workload.observed_shared_buffers_bytes for row in workload.rows]
+    remarks = []
+    for row, observed in zip(workload.rows, here, strict=True):
+        outside = [kind for kind in KINDS if within(row, kind) is False]
+        words = [f"{HERE}observed here"] if observed else []
+        words += [f"outside the interval of {' and '.join(outside)}"] if outside else []
+        remarks.append(", ".join(words))
+    return Table(columns, workload.rows, here.index(True) if True in here else None, remarks)
 
 
-def _error(value: Interval | None, measured: float) -> str:
-    return points(None if value is None else value.miss_ratio - measured)
+_GROUPS: Final[dict[PredictedKind, Group]] = {
+    "snapshots": Group("predicted from snapshots", Predicted),
+    "trace": Group("predicted from a trace", f"{Predicted} trace"),
+}
+
+
+def _predicted(kind: PredictedKind) -> list[Column[DemoRow]]:
+    def ratio(row: DemoRow) -> str:
+        value = interval_of(row, kind)
+        return percent(None if value is None else value.miss_ratio)
+
+    def interval(row: DemoRow) -> str:
+        value = interval_of(row, kind)
+        return "–" if value is None else f"{percent(value.low, sign=False)} to {percent(value.high)}"
+
+    return [
+        Column(f"predicted\n({kind})", ratio, group=_GROUPS[kind], page="miss ratio"),
+        Column("90% interval", interval, group=_GROUPS[kind], only="page"),
+    ]
+
+
+def _error(kind: PredictedKind) -> Column[DemoRow]:
+    def error(row: DemoRow) -> str:
+        value = interval_of(row, kind)
+        return points(None if value is None else value.miss_ratio - row.measured_miss_ratio)
+
+    return Column(f"error\n({kind})", error, group=_GROUPS[kind], page="error, points")
 
 
 def demo_page(result: DemoResult) -> Page:
@@ -152,34 +168,14 @@ def _section(workload: DemoWorkload) -> Section:
             Fact(f"{sum(inside)} of {len(inside)}", "measured values within the predicted 90% interval")
         )
 
-    groups = [Group(""), Group("measured", 1, Measured)]
-    groups += [
-        Group("predicted from snapshots", 3, Predicted),
-        Group("predicted from a trace", 3, "predicted trace"),
-    ]
-    head = ["shared_buffers", "miss ratio, %"]
-    head += ["miss ratio, %", "90% interval, %", "error, points"] * len(KINDS)
-    rows, tips, marked = [], {}, None
-    for index, row in enumerate(workload.rows):
-        size, truth = format_bytes(row.shared_buffers_bytes), row.measured_miss_ratio
-        observed_here = row.shared_buffers_bytes == today
-        cells = [Cell(size, "observed here" if observed_here else "")]
-        cells.append(Cell(percent(truth, sign=False), _truth_note(row)))
-        tip = [size, f"measured {percent(truth)}"]
+    tips = {}
+    for row in workload.rows:
+        tip = [format_bytes(row.shared_buffers_bytes), f"measured {percent(row.measured_miss_ratio)}"]
         for kind in KINDS:
-            value = interval_of(row, kind)
-            if value is None:
-                cells += [Cell("–")] * 3
-                continue
-            interval = f"{percent(value.low, sign=False)} to {percent(value.high, sign=False)}"
-            outside = "" if within(row, kind) else "measured lies outside"
-            cells += [Cell(percent(value.miss_ratio, sign=False)), Cell(interval, outside)]
-            cells.append(Cell(points(value.miss_ratio - truth)))
-            tip.append(f"predicted ({kind}) {percent(value.miss_ratio)}, {interval}%")
-        marked = index if observed_here else marked
-        rows.append(cells)
+            if (value := interval_of(row, kind)) is not None:
+                interval = f"{percent(value.low, sign=False)} to {percent(value.high)}"
+                tip.append(f"predicted ({kind}) {percent(value.miss_ratio)}, {interval}")
         tips[row.shared_buffers_bytes] = "\n".join(tip)
-
     figures = []
     if workload.rows:
         title = f"Workload {workload.name}: miss ratio by shared_buffers, predicted and measured"
@@ -203,14 +199,11 @@ def _section(workload: DemoWorkload) -> Section:
         notes=verdict_remarks(workload),
         facts=facts,
         figures=figures,
-        groups=groups,
-        head=head,
-        rows=rows,
-        marked=marked,
+        table=_table(workload),
     )
 
 
-def _truth_note(row: DemoRow) -> str:
+def _noise(row: DemoRow) -> str:
     """Return how well the measured value itself is known."""
     notes = []
     if row.measured_standard_error is not None:

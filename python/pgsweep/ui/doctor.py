@@ -7,7 +7,8 @@ import textwrap
 from pgsweep.plain import shown
 from pgsweep.records.doctor import Ability, DoctorResult, Runnable
 from pgsweep.ui.numbers import count, format_bytes
-from pgsweep.ui.section import Cell, Page, Section
+from pgsweep.ui.section import Page, Section
+from pgsweep.ui.table import Cell, Column, Table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import Rows, View
 
@@ -162,37 +163,29 @@ def doctor_page(result: DoctorResult) -> Page:
 
 
 def _sections(result: DoctorResult) -> list[Section]:
+    columns: list[Column[Ability]] = [
+        Column("ability", _label, left=True),
+        Column("available", _word, left=True),
+        Column("why", lambda one: one.why, left=True),
+        Column("command that enables it", _enabling, left=True),
+        Column("needed for", lambda one: ", ".join(_needed_for(result, one)), left=True),
+    ]
     sections = []
     for area, title in _AREAS:
-        rows = [
-            [
-                Cell(_label(ability)),
-                Cell(_word(ability)),
-                Cell(ability.why),
-                Cell(ability.enable or "", code=ability.enable is not None),
-                Cell(", ".join(_needed_for(result, ability))),
-            ]
-            for ability in result.abilities
-            if ability.area == area
-        ]
-        sections.append(
-            Section(
-                title=title,
-                ident=area,
-                lead=_host_lead(result) if area == "host" else "",
-                facts=[],
-                figures=[],
-                groups=[],
-                head=["ability", "available", "why", "command that enables it", "needed for"],
-                rows=rows,
-                words=True,
-            )
-        )
+        table = Table(columns, [ability for ability in result.abilities if ability.area == area])
+        sections.append(Section(title, area, _host_lead(result) if area == "host" else "", table=table))
     if result.commands:
-        lines = [[Cell(line.command), Cell(line.state), Cell(line.why)] for line in result.commands]
-        head = ["command", "works", "what works, or what is missing"]
-        sections.append(Section("What you can run", "commands", "", [], [], [], head, lines, words=True))
+        runnable: list[Column[Runnable]] = [
+            Column("command", lambda line: line.command, left=True),
+            Column("works", lambda line: line.state, left=True),
+            Column("what works, or what is missing", lambda line: line.why, left=True),
+        ]
+        sections.append(Section("What you can run", "commands", table=Table(runnable, result.commands)))
     return sections
+
+
+def _enabling(ability: Ability) -> Cell:
+    return Cell(ability.enable or "", code=ability.enable is not None)
 
 
 def _rows(result: DoctorResult) -> Rows:

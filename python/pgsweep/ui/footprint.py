@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from pgsweep.plain import relation_label, shown
-from pgsweep.records.footprint import FootprintRelation, FootprintResult
+from pgsweep.records.footprint import FootprintRelation, FootprintResult, FootprintRun
 from pgsweep.records.rollup import is_catalog
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes
-from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import Fact, Page, Section
+from pgsweep.ui.table import Column, Group, Measured, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
@@ -17,7 +20,10 @@ def footprint_text(result: FootprintResult, terminal: Terminal) -> str:
     """Return the runs, the relations, the plan and the notes."""
     state = "both caches emptied before" if result.cold else "caches as they were"
     head = f"Measured: shared_buffers {format_bytes(result.shared_buffers_bytes)}, {state}."
-    parts = [f"{head}\n{shown(result.statement)}", _runs(result, terminal), _relations(result, terminal)]
+    parts = [f"{head}\n{shown(result.statement)}", _runs(result).text(terminal)]
+    parts.append(
+        _relations(result).text(terminal) if result.relations else "Nothing entered or left either cache."
+    )
     parts.append("plan of the first run (a node's blocks include its children's):\n" + "\n".join(result.plan))
     if result.notes:
         parts.append("\n".join(f"note: {note}" for note in result.notes))
@@ -25,102 +31,111 @@ def footprint_text(result: FootprintResult, terminal: Terminal) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _runs(result: FootprintResult, terminal: Terminal) -> str:
-    columns = [
-        Column("run", left=True),
-        Column("planning"),
-        Column("execution"),
-        Column("rows"),
-        Column("blocks\nhit"),
-        Column("blocks\nread"),
-        Column("into shared\nbuffers"),
+def _runs(result: FootprintResult) -> Table[tuple[int, FootprintRun]]:
+    """Return the runs with their numbers, from 0."""
+
+    def into(number: int, name: str) -> str:
+        return known_bytes(sum(getattr(relation.runs[number], name) or 0 for relation in result.relations))
+
+    def name(number: int) -> str:
+        return ("cold" if result.cold else "first") if number == 0 else "again"
+
+    columns: list[Column[tuple[int, FootprintRun]]] = [
+        Column("run", lambda at: name(at[0]), left=True),
+        Column("planning", lambda at: format_seconds(at[1].planning_seconds)),
+        Column("execution", lambda at: format_seconds(at[1].execution_seconds)),
+        Column("rows", lambda at: count(at[1].rows)),
+        Column("blocks\nhit", lambda at: count(at[1].shared_hit_blocks + at[1].planning_hit_blocks)),
+        Column("blocks\nread", lambda at: count(at[1].shared_read_blocks + at[1].planning_read_blocks)),
+        Column("dirtied", lambda at: count(at[1].shared_dirtied_blocks), only="page"),
+        Column("temporary, written", lambda at: count(at[1].temp_written_blocks), only="page"),
+        Column("into shared\nbuffers", lambda at: into(at[0], "shared_buffers_in_bytes")),
     ]
     if result.sees_page_cache:
-        columns.append(Column("into page\ncache"))
-    timed = any(run.shared_read_seconds is not None for run in result.runs)
-    if timed:
-        columns.insert(3, Column("of it,\nreading"))
-    rows = []
-    for number, run in enumerate(result.runs):
-        name = ("cold" if result.cold else "first") if number == 0 else "again"
-        changes = [relation.runs[number] for relation in result.relations]
-        cells = [
-            name,
-            format_seconds(run.planning_seconds),
-            format_seconds(run.execution_seconds),
-            count(run.rows),
-            count(run.shared_hit_blocks + run.planning_hit_blocks),
-            count(run.shared_read_blocks + run.planning_read_blocks),
-            known_bytes(sum(change.shared_buffers_in_bytes for change in changes)),
+        columns.append(Column("into page\ncache", lambda at: into(at[0], "page_cache_in_bytes")))
+    if any(run.shared_read_seconds is not None for run in result.runs):
+        columns.insert(3, Column("of it,\nreading", lambda at: _reading(at[1].shared_read_seconds)))
+    return Table(columns, list(enumerate(result.runs)))
+
+
+def _reading(took: float | None) -> str:
+    return "–" if took is None else format_seconds(took)
+
+
+class _Row(NamedTuple):
+    """Relations that are shown together, and what they are called."""
+
+    label: str
+    kind: str
+    relations: Sequence[FootprintRelation]
+
+    def before(self, name: str) -> str:
+        """Return a size of before the runs."""
+        return _sum([getattr(relation, name) for relation in self.relations])
+
+    def moved(self, runs: slice, name: str) -> str:
+        """Return what these runs moved."""
+        return _sum([getattr(run, name) or 0 for relation in self.relations for run in relation.runs[runs]])
+
+
+def _relations(result: FootprintResult) -> Table[_Row]:
+    sees, first, later = result.sees_page_cache, slice(1), slice(1, None)
+    columns: list[Column[_Row]] = [
+        Column("relation", lambda row: row.label, left=True),
+        Column("kind", lambda row: row.kind, left=True),
+        Column("size", lambda row: row.before("size_bytes")),
+        Column("was in\nbuffers", lambda row: row.before("shared_buffers_before_bytes")),
+        _moved("into shared\nbuffers", first, "shared_buffers_in_bytes"),
+        _moved("out of\nthem", first, "shared_buffers_out_bytes"),
+    ]
+    if sees:
+        columns += [
+            Column("was in\npage cache", lambda row: row.before("page_cache_before_bytes")),
+            _moved("into page\ncache", first, "page_cache_in_bytes"),
+            _moved("out of\nit", first, "page_cache_out_bytes"),
         ]
-        if result.sees_page_cache:
-            cells.append(known_bytes(sum(change.page_cache_in_bytes or 0 for change in changes)))
-        if timed:
-            reading = run.shared_read_seconds
-            cells.insert(3, "–" if reading is None else format_seconds(reading))
-        rows.append(cells)
-    return table(columns, rows, terminal)
-
-
-def _relations(result: FootprintResult, terminal: Terminal) -> str:
-    if not result.relations:
-        return "Nothing entered or left either cache."
-    columns = [
-        Column("relation", left=True),
-        Column("kind", left=True),
-        Column("size"),
-        Column("was in\nbuffers"),
-        Column("into shared\nbuffers"),
-        Column("out of\nthem"),
-    ]
-    if result.sees_page_cache:
-        columns += [Column("was in\npage cache"), Column("into page\ncache"), Column("out of\nit")]
     if len(result.runs) > 1:
-        columns.append(Column("again into\nbuffers"))
-        if result.sees_page_cache:
-            columns.append(Column("again into\npage cache"))
-    rows = [[label, kind, *_cells(result, members)] for label, kind, members in grouped(result)]
-    if len(rows) > 1:
-        rows.append(["total", "", *_cells(result, result.relations)])
-        return table(columns, rows, terminal, marked=len(rows) - 1)
-    return table(columns, rows, terminal)
+        columns.append(_moved("again into\nbuffers", later, "shared_buffers_in_bytes"))
+        columns += [_moved("again into\npage cache", later, "page_cache_in_bytes")] if sees else []
+    for number in range(len(result.runs)):
+        moved = {
+            "shared_buffers_in_bytes": "into shared_buffers",
+            "shared_buffers_out_bytes": "out of them",
+            "page_cache_in_bytes": "into page cache",
+            "page_cache_out_bytes": "out of it",
+        }
+        # Columns of blocks that left are shown only if some did.
+        columns += [
+            _moved(title, slice(number, number + 1), name, Group(f"run {number + 1}", Measured))
+            for name, title in moved.items()
+            if (sees or name.startswith("shared"))
+            and ("_in_" in name or any(getattr(row.runs[number], name) for row in result.relations))
+        ]
+    rows = _grouped(result)
+    if len(rows) < 2:
+        return Table(columns, rows)
+    return Table(columns, [*rows, _Row("total", "", result.relations)], marked=len(rows))
 
 
-def grouped(result: FootprintResult) -> list[tuple[str, str, list[FootprintRelation]]]:
+def _moved(header: str, runs: slice, name: str, group: Group | None = None) -> Column[_Row]:
+    """Return a column of what these runs moved; on a page each run has its own, below its group."""
+    if group is None:
+        return Column(header, lambda row: row.moved(runs, name), only="text")
+    return Column(header, lambda row: row.moved(runs, name), group=group, only="page")
+
+
+def _grouped(result: FootprintResult) -> list[_Row]:
     """Return label, kind and relations of each row: the system catalogs together are the last."""
     own = [row for row in result.relations if not is_catalog(row)]
     system = [row for row in result.relations if is_catalog(row)]
-    rows = [(_label(row), row.kind, [row]) for row in own]
-    return [*rows, (f"(system catalogs: {len(system)})", "", system)] if system else rows
+    rows = [_Row(_label(row), row.kind, [row]) for row in own]
+    return [*rows, _Row(f"(system catalogs: {len(system)})", "", system)] if system else rows
 
 
 def _label(row: FootprintRelation) -> str:
     if row.kind == "unknown":
         return shown(row.relation)
     return shown(relation_label(row.schema, row.relation, row.table_schema, row.table))
-
-
-def _cells(result: FootprintResult, rows: list[FootprintRelation]) -> list[str]:
-    first = [row.runs[0] for row in rows]
-    sizes = [row.size_bytes for row in rows]
-    cells = [
-        "–" if None in sizes else known_bytes(sum(value or 0 for value in sizes)),
-        known_bytes(sum(row.shared_buffers_before_bytes for row in rows)),
-        known_bytes(sum(run.shared_buffers_in_bytes for run in first)),
-        known_bytes(sum(run.shared_buffers_out_bytes for run in first)),
-    ]
-    if result.sees_page_cache:
-        cells += [
-            known_bytes(sum(row.page_cache_before_bytes or 0 for row in rows)),
-            known_bytes(sum(run.page_cache_in_bytes or 0 for run in first)),
-            known_bytes(sum(run.page_cache_out_bytes or 0 for run in first)),
-        ]
-    later = [run for row in rows for run in row.runs[1:]]
-    if len(result.runs) > 1:
-        cells.append(known_bytes(sum(run.shared_buffers_in_bytes for run in later)))
-        if result.sees_page_cache:
-            cells.append(known_bytes(sum(run.page_cache_in_bytes or 0 for run in later)))
-    return cells
 
 
 def footprint_page(result: FootprintResult) -> Page:
@@ -143,54 +158,10 @@ def _sections(result: FootprintResult) -> list[Section]:
         Fact(format_seconds(run.execution_seconds), "first run" if number == 0 else "again", Measured)
         for number, run in enumerate(result.runs)
     ]
-    head = ["run", "execution", "rows", "blocks hit", "blocks read", "dirtied", "temporary, written"]
-    rows = [
-        [
-            Cell(str(number + 1)),
-            Cell(format_seconds(run.execution_seconds)),
-            Cell(count(run.rows)),
-            Cell(count(run.shared_hit_blocks + run.planning_hit_blocks)),
-            Cell(count(run.shared_read_blocks + run.planning_read_blocks)),
-            Cell(count(run.shared_dirtied_blocks)),
-            Cell(count(run.temp_written_blocks)),
-        ]
-        for number, run in enumerate(result.runs)
+    return [
+        Section("Runs", "runs", facts=facts, table=_runs(result), notes=result.plan),
+        Section("What entered and left", "relations", table=_relations(result)),
     ]
-    runs = Section("Runs", "runs", "", facts, [], [], head, rows, notes=result.plan)
-    return [runs, _relations_section(result)]
-
-
-def _relations_section(result: FootprintResult) -> Section:
-    sees = result.sees_page_cache
-    head = ["relation", "kind", "size", "was in shared_buffers"] + ["was in page cache"] * sees
-    groups = [Group("", len(head))]
-    columns: list[tuple[int, str]] = []
-    for number in range(len(result.runs)):
-        fields = [
-            ("shared_buffers_in_bytes", "into shared_buffers"),
-            ("shared_buffers_out_bytes", "out of them"),
-            ("page_cache_in_bytes", "into page cache"),
-            ("page_cache_out_bytes", "out of it"),
-        ]
-        # Columns of blocks that left are shown only if some did.
-        kept = [
-            (name, text)
-            for name, text in fields[: 4 if sees else 2]
-            if "_in_" in name or any(getattr(row.runs[number], name) for row in result.relations)
-        ]
-        groups.append(Group(f"run {number + 1}", len(kept), Measured))
-        head += [text for _, text in kept]
-        columns += [(number, name) for name, _ in kept]
-    rows = []
-    for label, kind, members in grouped(result):
-        before = ["size_bytes", "shared_buffers_before_bytes"] + ["page_cache_before_bytes"] * sees
-        cells = [Cell(label), Cell(kind)]
-        cells += [Cell(_sum([getattr(row, name) for row in members])) for name in before]
-        cells += [
-            Cell(_sum([getattr(row.runs[number], name) for row in members])) for number, name in columns
-        ]
-        rows.append(cells)
-    return Section("What entered and left", "relations", "", [], [], groups, head, rows, worded=(0, 1))
 
 
 def _sum(values: list[int | None]) -> str:

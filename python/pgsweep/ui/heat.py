@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from pgsweep.plain import relation_label, shown
 from pgsweep.records.cache import Missing
@@ -13,8 +14,8 @@ from pgsweep.records.heat import (
 )
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes, percent, server_name
-from pgsweep.ui.section import Cell, Fact, Measured, Section
-from pgsweep.ui.table import Field, fitted_table
+from pgsweep.ui.section import Fact, Section
+from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import format_time
 
@@ -65,24 +66,14 @@ def levels(counts: Sequence[int]) -> str:
     return ", ".join(f"{level}: {count(number)}" for level, number in enumerate(counts))
 
 
-_HEAD = ("relation", "kind", "match", "saved", "resident now", "share", "by heat")
-_RANKS = (0, 3, 5, 4, 1, 2, 6)
-"""On a narrow terminal the columns of the highest rank give way first."""
-_WORDED = (0, 1, 2)
-
-
 def relations_text(relations: Sequence[HeatRelation], terminal: Terminal) -> str:
     """Return a table of the relations that there are, all system catalogs put together at its end."""
     own, catalogs = _parted(relations)
     rows = own[:_ROWS_SHOWN] if terminal.interactive else own
-    lines = [*(_cells(row) for row in rows), *_together(catalogs)]
-    if not lines:
+    table = _table(rows, catalogs)
+    if not table.rows:
         return ""
-    fields = [
-        Field(name, rank, [line[number] for line in lines], left=number in _WORDED)
-        for number, (name, rank) in enumerate(zip(_HEAD, _RANKS, strict=True))
-    ]
-    text = fitted_table(fields, terminal)
+    text = table.text(terminal)
     if len(own) > len(rows):
         text += (
             f"\n... and {counted(len(own) - len(rows), 'row')} more; all of them: --json, --csv, or a pipe"
@@ -95,6 +86,16 @@ def _parted(relations: Sequence[HeatRelation]) -> tuple[list[HeatRelation], list
     found = [row for row in relations if row.match in _GOOD and row.target_bytes]
     own = [row for row in found if row.table_schema not in SYSTEM_SCHEMAS]
     return own, [row for row in found if row.table_schema in SYSTEM_SCHEMAS]
+
+
+def _table(own: Sequence[HeatRelation], catalogs: Sequence[HeatRelation]) -> Table[list[str]]:
+    names = ("relation", "kind", "match", "saved", "resident now", "share", "by heat")
+    ranks = (0, 3, 5, 4, 1, 2, 6)
+    columns: list[Column[list[str]]] = [
+        Column(name, itemgetter(at), left=at < 3, rank=rank)
+        for at, (name, rank) in enumerate(zip(names, ranks, strict=True))
+    ]
+    return Table(columns, [*(_cells(row) for row in own), *_together(catalogs)])
 
 
 def _together(catalogs: Sequence[HeatRelation]) -> list[list[str]]:
@@ -167,12 +168,11 @@ def relations_page(
 ) -> Section:
     """Return every relation with its result."""
     own, catalogs = _parted(relations)
-    rows = [[Cell(text) for text in line] for line in [*(_cells(row) for row in own), *_together(catalogs)]]
     lost = [row for row in relations if row.match not in _GOOD and row.saved_bytes]
     notes = [f"Not matched: {_name(row)}: {row.match}." for row in lost]
     notes += [f"Not read: {text}." for text in _unread(relations)]
     notes += [f"Not seen: {entry.what}: {entry.why}." for entry in missing]
-    return Section("Relations", "relations", "", facts, [], [], _HEAD, rows, notes=notes, worded=_WORDED)
+    return Section("Relations", "relations", facts=facts, table=_table(own, catalogs), notes=notes)
 
 
 def _name(row: HeatRelation) -> str:

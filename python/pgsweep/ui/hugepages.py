@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import textwrap
+from operator import itemgetter
+from typing import Any
 
 import msgspec
 
 from pgsweep.plain import shown
-from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.hugepages import HugePagePool, HugePagesResult, PageTables
 from pgsweep.records.prediction import PlanStep
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, known_bytes
-from pgsweep.ui.section import Cell, Fact, Measured, Page, Predicted, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import Fact, Page, Section
+from pgsweep.ui.table import Cell, Column, Measured, Predicted, Table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import Rows, View
 
@@ -100,27 +102,8 @@ def hugepages_text(result: HugePagesResult, terminal: Terminal) -> str:
     parts = ["\n".join(head)]
     if result.change is not None:
         parts.append(_change(result, terminal))
-    rows = methods_rows(result)
-    if rows:
-        columns = [Column("method", left=True), Column("huge pages"), Column("", left=True)]
-        parts.append(table(columns, rows, terminal))
-    if result.pools:
-        columns = [Column("huge pages of", left=True), Column("total"), Column("free"), Column("reserved")]
-        columns += [Column("available"), Column("needed")]
-        cells = [
-            [
-                format_bytes(pool.page_size_bytes) + (" (default)" if pool.is_default else ""),
-                *(count(value) for value in (pool.total, pool.free, pool.reserved, pool.available)),
-                "–" if pool.needed is None else count(pool.needed),
-            ]
-            for pool in result.pools
-        ]
-        parts.append(table(columns, cells, terminal))
-    tables = tables_rows(result)
-    if tables:
-        columns = [Column("page tables of", left=True), Column("ordinary\npages"), Column("huge\npages")]
-        columns.append(Column("", left=True))
-        parts.append(table(columns, tables, terminal))
+    tables: list[Table[Any]] = [_methods(result), _pools(result), _tables(result)]
+    parts += [table.text(terminal) for table in tables if table.rows]
     if result.transparent:
         parts.append("\n".join(textwrap.wrap(transparent_line(result), width)))
     if result.plan:
@@ -178,14 +161,19 @@ def _title(result: HugePagesResult) -> tuple[str, str]:
 def _sections(result: HugePagesResult) -> list[Section]:
     sections = [_number(result)]
     if result.pools:
-        sections.append(_pools(result))
+        notes = [transparent_line(result)] if result.transparent else []
+        sections.append(Section("What the kernel has", "pools", table=_pools(result), notes=notes))
     if result.page_tables is not None:
-        sections.append(_tables(result))
+        sections.append(_tables_section(result, result.page_tables))
     steps = result.plan or result.steps
     if steps:
-        rows = [[Cell(s.what), Cell(s.when), Cell(s.text, code=True)] for s in steps]
+        columns: list[Column[PlanStep]] = [
+            Column("what", lambda step: step.what, left=True),
+            Column("when", lambda step: step.when, left=True),
+            Column("line", lambda step: Cell(step.text, code=True), left=True),
+        ]
         title = "What would be written" if result.plan else "What to do"
-        sections.append(Section(title, "steps", "", [], [], [], ["what", "when", "line"], rows, words=True))
+        sections.append(Section(title, "steps", table=Table(columns, steps)))
     return sections
 
 
@@ -193,37 +181,52 @@ def _number(result: HugePagesResult) -> Section:
     facts = [Fact(known_bytes(result.shared_memory_bytes), "shared memory", Measured)]
     if result.settings:
         facts = [Fact(known_bytes(result.shared_memory_bytes), "shared memory, with these settings")]
-    rows = [[Cell(name), Cell(number), Cell(remark)] for name, number, remark in methods_rows(result)]
     notes = [shown(reason) for reason in result.reasons]
     notes += [f"Not seen: {shown(entry.what)}: {shown(entry.why)}" for entry in result.missing]
-    return Section(
-        "How many", "number", "", facts, [], [], ["method", "huge pages", ""], rows, notes=notes, words=True
-    )
+    return Section("How many", "number", facts=facts, table=_methods(result), notes=notes)
 
 
-def _pools(result: HugePagesResult) -> Section:
-    head = ["size", "total", "free", "reserved", "surplus", "available", "needed"]
-    rows = [
-        [
-            Cell(format_bytes(pool.page_size_bytes), "default" if pool.is_default else ""),
-            *(Cell(count(v)) for v in (pool.total, pool.free, pool.reserved, pool.surplus, pool.available)),
-            Cell("–" if pool.needed is None else count(pool.needed)),
-        ]
-        for pool in result.pools
+def _methods(result: HugePagesResult) -> Table[tuple[str, str, str]]:
+    columns: list[Column[tuple[str, str, str]]] = [
+        Column("method", itemgetter(0), left=True),
+        Column("huge pages", itemgetter(1)),
+        Column("", itemgetter(2), left=True),
     ]
-    notes = [transparent_line(result)] if result.transparent else []
-    return Section("What the kernel has", "pools", "", [], [], [], head, rows, notes=notes)
+    return Table(columns, methods_rows(result))
 
 
-def _tables(result: HugePagesResult) -> Section:
-    tables = result.page_tables
-    assert tables is not None
+def _pools(result: HugePagesResult) -> Table[HugePagePool]:
+    columns: list[Column[HugePagePool]] = [
+        Column(
+            "huge pages of",
+            lambda pool: Cell(format_bytes(pool.page_size_bytes), "default" if pool.is_default else ""),
+            left=True,
+        ),
+        Column("total", lambda pool: count(pool.total)),
+        Column("free", lambda pool: count(pool.free)),
+        Column("reserved", lambda pool: count(pool.reserved)),
+        Column("surplus", lambda pool: count(pool.surplus), only="page"),
+        Column("available", lambda pool: count(pool.available)),
+        Column("needed", lambda pool: "–" if pool.needed is None else count(pool.needed)),
+    ]
+    return Table(columns, result.pools)
+
+
+def _tables(result: HugePagesResult) -> Table[tuple[str, str, str, str]]:
+    columns: list[Column[tuple[str, str, str, str]]] = [
+        Column("page tables of", itemgetter(0), left=True),
+        Column("ordinary\npages", itemgetter(1)),
+        Column("huge\npages", itemgetter(2)),
+        Column("", itemgetter(3), left=True),
+    ]
+    return Table(columns, tables_rows(result))
+
+
+def _tables_section(result: HugePagesResult, tables: PageTables) -> Section:
     facts = [Fact(format_bytes(tables.now_bytes), "page tables now", Measured)]
     if result.status != "on":
         facts.append(Fact(format_bytes(tables.with_huge_pages_bytes), "with huge pages", Predicted))
-    rows = [[Cell(text) for text in row] for row in tables_rows(result)]
-    head = ["of", "in ordinary pages", "in huge pages", ""]
-    return Section("Page tables", "page-tables", "", facts, [], [], head, rows, words=True)
+    return Section("Page tables", "page-tables", facts=facts, table=_tables(result))
 
 
 def _rows(result: HugePagesResult) -> Rows:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import textwrap
 
 from pgsweep.records.kernel import KernelResult, KernelSetting
+from pgsweep.ui.advised import sentence
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.section import Cell, Page, Section
+from pgsweep.ui.section import Page, Section
+from pgsweep.ui.table import Cell, Column, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 
 CERTAINTY = {
     "documented": "documented",
@@ -42,7 +44,7 @@ def _setting(setting: KernelSetting, terminal: Terminal) -> str:
     # Assignments are for pasting: they stay whole.
     first, *more = textwrap.wrap(head, width + 2, break_long_words=False, break_on_hyphens=False)
     more = textwrap.wrap(" ".join(more), width, break_long_words=False, break_on_hyphens=False)
-    reason = textwrap.wrap(setting.reason[:1].upper() + setting.reason[1:] + ".", width)
+    reason = textwrap.wrap(sentence(setting.reason), width)
     source = textwrap.wrap(f"{setting.source} ({CERTAINTY.get(setting.certainty, setting.certainty)})", width)
     return "\n".join([f"{mark} {first}", *(f"    {line}" for line in [*more, *reason, *source])])
 
@@ -58,24 +60,24 @@ def _title(result: KernelResult) -> tuple[str, str]:
 
 
 def _sections(result: KernelResult) -> list[Section]:
-    rows = [
-        [
-            Cell(setting.name),
-            Cell(setting.value),
-            Cell(setting.command, code=True)
-            if setting.command
-            else Cell("as it is" if setting.good else setting.recommendation or ""),
-            Cell(setting.reason, f"{setting.source} ({setting.certainty})"),
-        ]
-        for setting in result.settings
+    columns: list[Column[KernelSetting]] = [
+        Column("setting", lambda one: one.name, left=True),
+        Column("now", lambda one: one.value, left=True),
+        Column("recommended", _recommended, left=True),
+        Column(
+            "why, and who says so",
+            lambda one: one.reason,
+            left=True,
+            note=lambda one: f"{one.source} ({one.certainty})",
+        ),
     ]
-    head = ["setting", "now", "recommended", "why, and who says so"]
-    return [Section("Kernel settings", "kernel", "Read, not changed.", [], [], [], head, rows, words=True)]
+    return [Section("Kernel settings", "kernel", "Read, not changed.", table=Table(columns, result.settings))]
 
 
-VIEW = View(
-    KernelResult,
-    text=kernel_text,
-    page=kernel_page,
-    rows=lambda result: rows_of(KernelSetting, result.settings),
-)
+def _recommended(one: KernelSetting) -> Cell:
+    if one.command:
+        return Cell(one.command, code=True)
+    return Cell("as it is" if one.good else one.recommendation or "")
+
+
+VIEW = View(KernelResult, kernel_text, kernel_page, listed(KernelSetting, "settings"))

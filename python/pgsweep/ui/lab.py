@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Final
 
 from pgsweep.records.lab import LabCell, LabClaim, LabExperiment, LabResult
 from pgsweep.ui.lab_charts import plot_svg
 from pgsweep.ui.lab_figures import unit_text, value_text
 from pgsweep.ui.numbers import NONE, count, figure, percent, seconds, server_name
-from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import Fact, Page, Section
+from pgsweep.ui.table import Cell, Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
-_CLAIM_HEAD = ["conclusion", "expected", "published", "here", "verdict"]
 _CAPTIONS = {
     "boxes": "Each dot is a run; boxes hold the middle half of the runs, lines in them are medians.",
     "bars": "Each dot is a run; the bar is the median.",
@@ -28,10 +28,7 @@ def lab_text(result: LabResult, terminal: Terminal) -> str:
     parts = [f"{terminal.paint(title, 'bold')}\n{lead}"]
     if result.experiment is not None:
         parts.append(_experiment_text(result.experiment, terminal))
-    head, rows = _table(result)
-    columns = [Column(word, left=index < _words(result)) for index, word in enumerate(head[:-1])]
-    columns.append(Column(head[-1], left=True))
-    parts.append(table(columns, [[_joined(cell) for cell in row] for row in rows], terminal))
+    parts.append(_table(result).text(terminal))
     parts.append("\n".join([_effort(result), *control_notes(result)]))
     if result.notes:
         parts.append("\n".join(f"note: {note}" for note in result.notes))
@@ -39,18 +36,8 @@ def lab_text(result: LabResult, terminal: Terminal) -> str:
 
 
 def _experiment_text(experiment: LabExperiment, terminal: Terminal) -> str:
-    columns = [Column(word, left=index in (0, 4)) for index, word in enumerate(_CLAIM_HEAD)]
-    lines = [
-        *_about(experiment),
-        "",
-        "Each conclusion as a ratio:",
-        table(
-            columns,
-            [[_joined(cell) for cell in _claim_cells(claim)] for claim in experiment.claims],
-            terminal,
-        ),
-    ]
-    return "\n".join(lines)
+    about = [*_about(experiment), "", "Each conclusion as a ratio:"]
+    return "\n".join([*about, Table(_CLAIMS, experiment.claims).text(terminal)])
 
 
 def lab_page(result: LabResult) -> Page:
@@ -59,7 +46,6 @@ def lab_page(result: LabResult) -> Page:
     sections = []
     if result.experiment is not None:
         sections.append(_claims_section(result.experiment))
-    head, rows = _table(result)
     facts = [
         Fact(f"{result.runs_done} of {result.runs_planned}", "runs done"),
         Fact(percent(result.noise_ratio), "spread of a cell's runs, median over the cells", Measured),
@@ -71,11 +57,8 @@ def lab_page(result: LabResult) -> Page:
             lead="Medians over runs. Intervals are of 95% (bootstrap over runs, BCa), from 5 runs on.",
             facts=facts,
             figures=_figures(result),
-            groups=[],
-            head=head,
-            rows=rows,
+            table=_table(result),
             notes=[_effort(result), *control_notes(result)],
-            worded=[*range(_words(result)), len(head) - 1],
         )
     )
     settings = (
@@ -99,13 +82,8 @@ def _claims_section(experiment: LabExperiment) -> Section:
         ident="claims",
         lead="Each is a figure or the ratio of two, below it its 95% interval (with fewer than 5 runs the "
         "smallest and the largest that runs give). It holds where all of that is within the bounds.",
-        facts=[],
-        figures=[],
-        groups=[],
-        head=_CLAIM_HEAD,
-        rows=[_claim_cells(claim) for claim in experiment.claims],
+        table=Table(_CLAIMS, experiment.claims),
         notes=_about(experiment),
-        worded=[0, 1, 4],
     )
 
 
@@ -135,20 +113,20 @@ def held_text(experiment: LabExperiment) -> str:
     return f"{holding} of {every} conclusion{'s' * (every != 1)} {'hold' if holding != 1 else 'holds'}"
 
 
-def _claim_cells(claim: LabClaim) -> list[Cell]:
-    here = "" if claim.low is None or claim.high is None else f"{figure(claim.low)} to {figure(claim.high)}"
-    return [
-        Cell(claim.text),
-        Cell(claim.expected),
-        Cell(figure(claim.published)),
-        Cell(figure(claim.here), here if claim.low != claim.high else ""),
-        Cell(claim.verdict, claim.reason),
-    ]
+def _here(claim: LabClaim) -> Cell:
+    interval = ""
+    if claim.low is not None and claim.high is not None and claim.low != claim.high:
+        interval = f"{figure(claim.low)} to {figure(claim.high)}"
+    return Cell(figure(claim.here), interval)
 
 
-def _words(result: LabResult) -> int:
-    """Return how many columns name the cell."""
-    return len(_factors(result))
+_CLAIMS: Final[list[Column[LabClaim]]] = [
+    Column("conclusion", lambda claim: claim.text, left=True),
+    Column("expected", lambda claim: claim.expected),
+    Column("published", lambda claim: figure(claim.published)),
+    Column("here", _here),
+    Column("verdict", lambda claim: Cell(claim.verdict, claim.reason), left=True),
+]
 
 
 def _factors(result: LabResult) -> list[str]:
@@ -157,22 +135,27 @@ def _factors(result: LabResult) -> list[str]:
     return [name for name in names if name != "figure"] + [name for name in names if name == "figure"]
 
 
-def _table(result: LabResult) -> tuple[list[str], list[list[Cell]]]:
-    names = _factors(result)
-    published = result.experiment is not None
-    head = [*names, *(["published"] if published else []), "here", "95% interval", "unit", "runs", "remark"]
-    rows = []
-    for cell in result.cells:
-        interval = NONE
-        if cell.low is not None and cell.high is not None:
-            interval = f"{value_text(cell.low, cell.unit)} to {value_text(cell.high, cell.unit)}"
-        row = [Cell(cell.factors.get(name, "")) for name in names]
-        if published:
-            row.append(Cell(value_text(cell.published, cell.unit)))
-        row += [Cell(value_text(cell.median, cell.unit)), Cell(interval), Cell(unit_text(cell.unit))]
-        row += [Cell(str(len(cell.runs))), Cell(_remark(cell))]
-        rows.append(row)
-    return head, rows
+def _table(result: LabResult) -> Table[LabCell]:
+    def factor(name: str) -> Column[LabCell]:
+        return Column(name, lambda cell: cell.factors.get(name, ""), left=True)
+
+    columns = [factor(name) for name in _factors(result)]
+    if result.experiment is not None:
+        columns.append(Column("published", lambda cell: value_text(cell.published, cell.unit)))
+    columns += [
+        Column("here", lambda cell: value_text(cell.median, cell.unit)),
+        Column("95% interval", _interval),
+        Column("unit", lambda cell: unit_text(cell.unit)),
+        Column("runs", lambda cell: str(len(cell.runs))),
+        Column("remark", _remark, left=True),
+    ]
+    return Table(columns, result.cells)
+
+
+def _interval(cell: LabCell) -> str:
+    if cell.low is None or cell.high is None:
+        return NONE
+    return f"{value_text(cell.low, cell.unit)} to {value_text(cell.high, cell.unit)}"
 
 
 def _remark(cell: LabCell) -> str:
@@ -207,10 +190,6 @@ def control_notes(result: LabResult) -> list[str]:
         f"({percent(each.spread_ratio)} of the median)"
         for each in result.controls
     ]
-
-
-def _joined(cell: Cell) -> str:
-    return f"{cell.text} ({cell.note})" if cell.note else cell.text
 
 
 def _figures(result: LabResult) -> list[tuple[str, str]]:

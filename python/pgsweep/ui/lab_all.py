@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from operator import itemgetter
 
 from pgsweep.records.lab import LabAllResult, LabResult
 from pgsweep.ui.lab import held_text, lab_page, lab_text, runs_of
 from pgsweep.ui.numbers import count, seconds, server_name
-from pgsweep.ui.section import Cell, Page, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import Page, Section
+from pgsweep.ui.table import Column, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 from pgsweep.units import format_plain
 
-_HEAD = ["experiment", "asks", "scale", "verdicts", "the others", "runs"]
+_HEAD = ("experiment", "asks", "scale", "verdicts", "the others", "runs")
 
 
 def all_text(result: LabAllResult, terminal: Terminal) -> str:
     """Return the verdicts of all experiments, then each of them as it is shown alone."""
     title, lead = _title(result)
-    columns = [Column(word, left=index not in (2, 5)) for index, word in enumerate(_HEAD)]
-    parts = [
-        f"{terminal.paint(title, 'bold')}\n{lead}",
-        table(columns, [[_joined(cell) for cell in row] for row in _overview(result, named=False)], terminal),
-    ]
+    parts = [f"{terminal.paint(title, 'bold')}\n{lead}", _overview(result, named=False).text(terminal)]
     parts += [lab_text(each, terminal).rstrip("\n") for each in result.results]
     return "\n\n".join(parts) + "\n"
 
@@ -38,12 +35,7 @@ def all_page(result: LabAllResult) -> Page:
             ident="verdicts",
             lead="A conclusion is a ratio of two figures. It holds where its 95% interval (with fewer than "
             "5 runs every ratio of two runs) is within its bounds.",
-            facts=[],
-            figures=[],
-            groups=[],
-            head=_HEAD,
-            rows=_overview(result, named=True),
-            worded=[0, 1, 3, 4],
+            table=_overview(result, named=True),
         )
     ]
     notes = []
@@ -81,7 +73,7 @@ def _verdicts(result: LabAllResult) -> list[str]:
     return [claim.verdict for each in result.results if each.experiment for claim in each.experiment.claims]
 
 
-def _overview(result: LabAllResult, *, named: bool) -> list[list[Cell]]:
+def _overview(result: LabAllResult, *, named: bool) -> Table[list[str]]:
     """Return a row for each experiment; `named` quotes the conclusions that do not hold or are not judged."""
     rows = [
         (each.experiment.number, _row(each, named=named))
@@ -89,16 +81,16 @@ def _overview(result: LabAllResult, *, named: bool) -> list[list[Cell]]:
         if each.experiment is not None
     ]
     rows += [
-        (
-            each.number,
-            [Cell(each.name), Cell(each.question), Cell(""), Cell("skipped", each.why), Cell(""), Cell("")],
-        )
+        (each.number, [each.name, each.question, "", f"skipped: {each.why}", "", ""])
         for each in result.skipped
     ]
-    return [row for _, row in sorted(rows, key=lambda row: row[0])]
+    columns: list[Column[list[str]]] = [
+        Column(word, itemgetter(at), left=at not in (2, 5)) for at, word in enumerate(_HEAD)
+    ]
+    return Table(columns, [row for _, row in sorted(rows, key=lambda row: row[0])])
 
 
-def _row(result: LabResult, *, named: bool) -> list[Cell]:
+def _row(result: LabResult, *, named: bool) -> list[str]:
     experiment = result.experiment
     assert experiment is not None
     others = [claim for claim in experiment.claims if claim.verdict != "holds"]
@@ -106,17 +98,13 @@ def _row(result: LabResult, *, named: bool) -> list[Cell]:
     texts = [f"{claim.verdict}: {claim.text}" for claim in others]
     shown = "; ".join(texts) if named else ", ".join(f"{verdict}: {n}" for verdict, n in counts.items())
     return [
-        Cell(result.name),
-        Cell(experiment.question),
-        Cell(format_plain(experiment.scale)),
-        Cell(held_text(experiment)),
-        Cell(shown),
-        Cell(f"{result.runs_done} of {result.runs_planned}"),
+        result.name,
+        experiment.question,
+        format_plain(experiment.scale),
+        held_text(experiment),
+        shown,
+        f"{result.runs_done} of {result.runs_planned}",
     ]
-
-
-def _joined(cell: Cell) -> str:
-    return f"{cell.text}: {cell.note}" if cell.note else cell.text
 
 
 def _rows(result: LabAllResult) -> Rows:

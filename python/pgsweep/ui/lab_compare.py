@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from pgsweep.records.lab import LabCompareResult, LabDifference
 from pgsweep.ui.numbers import figure
-from pgsweep.ui.section import Cell, Page, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import Page, Section
+from pgsweep.ui.table import Column, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View, rows_of
 
 
 def compare_text(result: LabCompareResult, terminal: Terminal) -> str:
     """Return one line for each cell, and what must be known to read them."""
-    columns = [Column(word, left=index in (0, 3, 6)) for index, word in enumerate(_head(result))]
-    rows = [_cells(cell) for cell in result.cells]
     parts = [terminal.paint(_title(result), "bold")]
     parts += ["\n".join(_differs(result))] if result.differs else []
-    parts.append(table(columns, rows, terminal))
+    parts.append(_table(result).text(terminal))
     parts += ["\n".join(result.left_out)] if result.left_out else []
     parts += ["\n".join(f"warning: {line}" for line in result.warnings)] if result.warnings else []
     return "\n\n".join(parts) + "\n"
@@ -28,13 +26,8 @@ def compare_page(result: LabCompareResult) -> Page:
         title="Cells",
         ident="cells",
         lead=f"Medians over runs; the ratio is {result.second} over {result.first}, with its 95% interval.",
-        facts=[],
-        figures=[],
-        groups=[],
-        head=_head(result),
-        rows=[[Cell(text) for text in _cells(cell)] for cell in result.cells],
+        table=_table(result),
         notes=[*_differs(result), *result.left_out],
-        worded=[0, 3, 6],
     )
     return Page(
         _title(result),
@@ -44,21 +37,21 @@ def compare_page(result: LabCompareResult) -> Page:
     )
 
 
-def _head(result: LabCompareResult) -> list[str]:
-    return ["cell", result.first, result.second, "unit", "ratio", "95% interval", "verdict"]
-
-
-def _cells(cell: LabDifference) -> list[str]:
-    interval = "–" if cell.low is None or cell.high is None else f"{cell.low:.3f} to {cell.high:.3f}"
-    return [
-        cell.key,
-        figure(cell.first_median),
-        figure(cell.second_median),
-        cell.unit,
-        f"{cell.ratio:.3f}",
-        interval,
-        _verdict(cell),
+def _table(result: LabCompareResult) -> Table[LabDifference]:
+    columns: list[Column[LabDifference]] = [
+        Column("cell", lambda cell: cell.key, left=True),
+        Column(result.first, lambda cell: figure(cell.first_median)),
+        Column(result.second, lambda cell: figure(cell.second_median)),
+        Column("unit", lambda cell: cell.unit, left=True),
+        Column("ratio", lambda cell: f"{cell.ratio:.3f}"),
+        Column("95% interval", _interval),
+        Column("verdict", _verdict, left=True),
     ]
+    return Table(columns, result.cells)
+
+
+def _interval(cell: LabDifference) -> str:
+    return "–" if cell.low is None or cell.high is None else f"{cell.low:.3f} to {cell.high:.3f}"
 
 
 def _verdict(cell: LabDifference) -> str:

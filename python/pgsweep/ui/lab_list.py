@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pgsweep.records.lab import LabListed, LabListResult
 from pgsweep.ui.numbers import seconds
-from pgsweep.ui.section import Cell, Page, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import Page, Section
+from pgsweep.ui.table import Column, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 from pgsweep.units import format_plain
 
-_HEAD = ["name", "asks", "scale", "takes (assumed)", "needs", "here"]
+_COLUMNS: Final[list[Column[LabListed]]] = [
+    Column("name", lambda each: each.name, left=True),
+    Column("asks", lambda each: each.question, left=True),
+    Column("scale", lambda each: format_plain(each.scale)),
+    Column("takes (assumed)", lambda each: seconds(each.seconds)),
+    Column("needs", lambda each: ", ".join(each.needs), left=True),
+    Column("here", lambda each: f"{each.state}: {each.why}" if each.why else each.state, left=True),
+]
 
 
 def list_text(result: LabListResult, terminal: Terminal) -> str:
     """Return one line for each experiment."""
-    columns = [Column(word, left=index in (0, 1, 4, 5)) for index, word in enumerate(_HEAD)]
-    text = table(columns, [_cells(each) for each in result.experiments], terminal)
+    text = Table(_COLUMNS, result.experiments).text(terminal)
     every = seconds(sum(each.seconds for each in result.experiments if each.state != "not here"))
     return (
         f"{text}\n\nscale: what the article's sizes are divided by; --scale changes it.\n"
@@ -26,22 +34,10 @@ def list_text(result: LabListResult, terminal: Terminal) -> str:
 
 def list_page(result: LabListResult) -> Page:
     """Return the experiments as one table."""
-    rows = [[Cell(text) for text in _cells(each)] for each in result.experiments]
     lead = "The scale is what the article's sizes are divided by."
-    section = Section("Experiments", "experiments", lead, [], [], [], _HEAD, rows, words=True)
+    section = Section("Experiments", "experiments", lead, table=Table(_COLUMNS, result.experiments))
     ready = sum(each.state == "runs" for each in result.experiments)
     return Page(f"{ready} of {len(result.experiments)} experiments can run here", lead, [section])
 
 
-def _cells(each: LabListed) -> list[str]:
-    state = each.state if not each.why else f"{each.state}: {each.why}"
-    needs = ", ".join(each.needs)
-    return [each.name, each.question, format_plain(each.scale), seconds(each.seconds), needs, state]
-
-
-VIEW = View(
-    LabListResult,
-    text=list_text,
-    page=list_page,
-    rows=lambda result: rows_of(LabListed, result.experiments),
-)
+VIEW = View(LabListResult, list_text, list_page, listed(LabListed, "experiments"))

@@ -6,12 +6,21 @@ import textwrap
 from collections.abc import Sequence
 
 from pgsweep.plain import quoted_where_needed
-from pgsweep.records.load import LoadObject, LoadOutcome, LoadPlan, LoadResult
+from pgsweep.records.load import (
+    LoadChoice,
+    LoadFunction,
+    LoadObject,
+    LoadOutcome,
+    LoadPlan,
+    LoadResult,
+    LoadStep,
+)
+from pgsweep.ui.advised import sentence
 from pgsweep.ui.numbers import count, counted, format_bytes, seconds
-from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import Fact, Page, Section
+from pgsweep.ui.table import Cell, Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 
 
 def load_text(result: LoadResult, terminal: Terminal) -> str:
@@ -40,7 +49,7 @@ def _plan_lines(plan: LoadPlan, terminal: Terminal) -> list[str]:
     )
     lines.append("")
     for choice in plan.choices:
-        lines += _wrapped(f"{choice.what}: {choice.choice}. {_sentence(choice.reason)}", terminal, "", "  ")
+        lines += _wrapped(f"{choice.what}: {choice.choice}. {sentence(choice.reason)}", terminal, "", "  ")
     if plan.objects:
         lines += ["", *_objects(plan.objects, terminal)]
     if plan.functions:
@@ -123,7 +132,7 @@ def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> 
             same = f"it is a partition of {plan.partition_of}, which has not changed otherwise"
         lines.append(f"  {same}")
     if outcome.steps:
-        lines += ["", _steps(outcome, terminal)]
+        lines += ["", _steps(outcome).text(terminal)]
     for problem in outcome.problems:
         lines += _wrapped(f"{terminal.paint('!', 'yellow')} {problem}", terminal, "", "  ")
     # Not wrapped: each has a statement to paste, with names in which a space counts.
@@ -133,18 +142,17 @@ def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> 
     return lines
 
 
-def _steps(outcome: LoadOutcome, terminal: Terminal) -> str:
-    columns = [Column("step", left=True), Column("measured")]
-    return table(columns, [[step.what, seconds(step.seconds)] for step in outcome.steps], terminal)
+def _steps(outcome: LoadOutcome) -> Table[LoadStep]:
+    columns: list[Column[LoadStep]] = [
+        Column("step", lambda step: step.what, left=True),
+        Column("measured", lambda step: seconds(step.seconds)),
+    ]
+    return Table(columns, outcome.steps)
 
 
 def _wrapped(text: str, terminal: Terminal, first: str, further: str) -> list[str]:
     width = max(40, min(terminal.width, 110))
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further, break_long_words=False)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
 
 
 def load_page(result: LoadResult) -> Page:
@@ -159,55 +167,35 @@ def load_page(result: LoadResult) -> Page:
         ]
         if outcome.rejected:
             facts.append(Fact(count(outcome.rejected), f"refused, in {outcome.rejects_file}", Measured))
+    choices: list[Column[LoadChoice]] = [
+        Column("what", lambda choice: choice.what, left=True),
+        Column("choice", lambda choice: choice.choice, left=True),
+        Column("why", lambda choice: choice.reason, left=True),
+    ]
+    objects: list[Column[LoadObject]] = [
+        Column("object", lambda entry: f"{entry.kind} {entry.name}", left=True),
+        Column("what is done", lambda entry: Cell(entry.action, entry.reason), left=True),
+        Column("definition", lambda entry: Cell(entry.definition, code=True), left=True),
+    ]
+    functions: list[Column[LoadFunction]] = [
+        Column("function", lambda function: function.name, left=True),
+        Column("owner", lambda function: function.owner, left=True),
+        Column("called by", lambda function: function.used_by, left=True),
+        Column("search_path", lambda function: function.path, left=True),
+    ]
+    decided = Table(choices, plan.choices)
     sections = [
-        Section(
-            "Decisions",
-            "decisions",
-            _estimate(plan),
-            facts,
-            [],
-            [],
-            ["what", "choice", "why"],
-            [[Cell(choice.what), Cell(choice.choice), Cell(choice.reason)] for choice in plan.choices],
-            words=True,
-            notes=plan.given_up,
-        ),
-        Section(
-            "Indexes, constraints, triggers",
-            "objects",
-            "",
-            [],
-            [],
-            [],
-            ["object", "what is done", "definition"],
-            [
-                [
-                    Cell(f"{entry.kind} {entry.name}"),
-                    Cell(entry.action, entry.reason),
-                    Cell(entry.definition, code=True),
-                ]
-                for entry in plan.objects
-            ],
-            words=True,
-        ),
+        Section("Decisions", "decisions", _estimate(plan), facts, table=decided, notes=plan.given_up),
+        Section("Indexes, constraints, triggers", "objects", table=Table(objects, plan.objects)),
     ]
     if plan.functions:
-        names = ["function", "owner", "called by", "search_path"]
-        cells = [[Cell(f.name), Cell(f.owner), Cell(f.used_by), Cell(f.path)] for f in plan.functions]
-        title = "Functions that may run"
-        sections.append(Section(title, "functions", "", [], [], [], names, cells, words=True))
+        may_run = Table(functions, plan.functions)
+        sections.append(Section("Functions that may run", "functions", table=may_run))
     if outcome is not None and outcome.steps:
-        rows = [[Cell(step.what), Cell(seconds(step.seconds))] for step in outcome.steps]
-        head = ["step", "measured"]
-        sections.append(Section("Steps", "steps", "", [], [], [], head, rows, worded=[0]))
+        sections.append(Section("Steps", "steps", table=_steps(outcome)))
     title = "The plan of a load" if outcome is None else f"{plan.table}: {outcome.ended}"
     notes = [*plan.notes, *([*outcome.problems, *outcome.notes] if outcome is not None else [])]
     return Page(title, f"{plan.table}: {_what(plan)}.", sections, notes=notes)
 
 
-VIEW = View(
-    LoadResult,
-    text=load_text,
-    page=load_page,
-    rows=lambda result: rows_of(LoadObject, result.plan.objects),
-)
+VIEW = View(LoadResult, load_text, load_page, listed(LoadObject, "plan.objects"))

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pgsweep.records.load import LoadCompareResult, LoadPractice
 from pgsweep.ui.numbers import count, format_bytes, seconds
-from pgsweep.ui.section import Cell, Page, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import Page, Section
+from pgsweep.ui.table import Column, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
-_HEAD = ["practice", "seconds", "rows/s", "against COPY", "remark"]
-
-
-def _cells(practice: LoadPractice) -> list[str]:
-    middle = sorted(practice.seconds)[len(practice.seconds) // 2]
-    return [
-        practice.practice,
-        seconds(middle),
-        count(practice.rows_per_second),
-        f"{practice.ratio_to_copy:.2f}",
-        practice.remark,
-    ]
+_COLUMNS: Final[list[Column[LoadPractice]]] = [
+    Column("practice", lambda one: one.practice, left=True),
+    Column("seconds", lambda one: seconds(sorted(one.seconds)[len(one.seconds) // 2])),
+    Column("rows/s", lambda one: count(one.rows_per_second)),
+    Column("against COPY", lambda one: f"{one.ratio_to_copy:.2f}"),
+    Column("remark", lambda one: one.remark, left=True),
+]
 
 
 def _title(result: LoadCompareResult) -> str:
@@ -33,31 +30,16 @@ def _title(result: LoadCompareResult) -> str:
 
 def compare_text(result: LoadCompareResult, terminal: Terminal) -> str:
     """Return one line for each practice."""
-    columns = [
-        Column(_HEAD[0], left=True),
-        *(Column(word) for word in _HEAD[1:4]),
-        Column(_HEAD[4], left=True),
-    ]
-    lines = [_title(result), "", table(columns, [_cells(entry) for entry in result.practices], terminal)]
+    lines = [_title(result), "", Table(_COLUMNS, result.practices).text(terminal)]
     lines += [f"left out: {line}" for line in result.left_out]
     return "\n".join(lines) + "\n"
 
 
 def compare_page(result: LoadCompareResult) -> Page:
     """Return the practices as one table."""
-    rows = [[Cell(text) for text in _cells(practice)] for practice in result.practices]
-    section = Section(
-        "Practices",
-        "practices",
-        "Above 1: faster than COPY into the table as it stands.",
-        [],
-        [],
-        [],
-        _HEAD,
-        rows,
-        notes=result.left_out,
-        worded=[4],
-    )
+    lead = "Above 1: faster than COPY into the table as it stands."
+    table = Table(_COLUMNS, result.practices)
+    section = Section("Practices", "practices", lead, table=table, notes=result.left_out)
     best = max(result.practices, key=lambda practice: practice.ratio_to_copy, default=None)
     title = "Nothing was measured" if best is None else f"Fastest here: {best.practice}"
     return Page(title, _title(result) + ".", [section])

@@ -8,10 +8,10 @@ from pgsweep.plain import shown
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes
-from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
-from pgsweep.ui.table import Field, fitted_table
+from pgsweep.ui.section import Fact, Page, Section
+from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 
 _ROWS_SHOWN = 30
 _QUERY_SHOWN = 60
@@ -33,7 +33,7 @@ def memory_text(result: MemoryResult, terminal: Terminal) -> str:
     head = f"Measured: memory of {count(processes)} processes"
     cost = "\n".join(terminal.wrap(line) for line in cost_lines(result))
     parts = [f"{head}; took {format_seconds(result.seconds)}.", cost]
-    parts += ["\n".join(totals_lines(result)), fitted_table(_fields(rows), terminal)]
+    parts += ["\n".join(totals_lines(result)), _table(rows).text(terminal)]
     if hidden + result.hidden:
         how = "" if result.hidden else "; all of them: --json, --csv, or through a pipe"
         parts.append(f"... and {count(hidden + result.hidden)} processes more{how}")
@@ -100,26 +100,27 @@ def process_name(process: MemoryProcess) -> str:
     return shown(process.user) if process.user and process.kind == "client backend" else process.kind
 
 
-def _fields(rows: Sequence[MemoryProcess]) -> list[Field]:
-    fields = [
-        Field("process", 0, [str(row.pid) for row in rows]),
-        Field("user or kind", 0, [process_name(row) for row in rows], left=True),
-        Field("database", 5, [shown(row.database or "") for row in rows], left=True),
-        Field("application", 6, [shown(row.application or "") for row in rows], left=True),
-        Field("state", 7, [row.state or "" for row in rows], left=True),
-        Field("cost", 0, [known_bytes(row.cost_bytes) for row in rows]),
-        Field("private\nmemory", 1, [known_bytes(row.private_bytes) for row in rows]),
-        Field("page\ntables", 1, [known_bytes(row.page_tables_bytes) for row in rows]),
-        Field("shared\ntouched", 2, [known_bytes(row.shared_touched_bytes) for row in rows]),
-        Field("huge\npages", 4, [known_bytes(row.huge_pages_bytes) for row in rows]),
-        Field("RSS", 3, [known_bytes(row.rss_bytes) for row in rows]),
-        Field("query", 8, [shown(_shortened(row.query)) for row in rows], left=True),
+def _table(rows: Sequence[MemoryProcess]) -> Table[MemoryProcess]:
+    columns: list[Column[MemoryProcess]] = [
+        Column("process", lambda row: str(row.pid)),
+        Column("user or kind", process_name, left=True),
+        Column("database", lambda row: shown(row.database or ""), left=True, rank=5),
+        Column("application", lambda row: shown(row.application or ""), left=True, rank=6),
+        Column("state", lambda row: row.state or "", left=True, rank=7),
+        Column("cost", lambda row: known_bytes(row.cost_bytes), note=lambda row: row.why or ""),
+        Column("private\nmemory", lambda row: known_bytes(row.private_bytes), rank=1),
+        Column("page\ntables", lambda row: known_bytes(row.page_tables_bytes), rank=1),
+        Column("shared\ntouched", lambda row: known_bytes(row.shared_touched_bytes), rank=2),
+        Column("RSS", lambda row: known_bytes(row.rss_bytes), rank=3),
     ]
-    if not any(row.huge_pages_bytes for row in rows):
-        del fields[-3]
-    if not any(row.query for row in rows):
-        del fields[-1]
-    return fields
+    if any(row.huge_pages_bytes for row in rows):
+        columns.insert(-1, Column("huge\npages", lambda row: known_bytes(row.huge_pages_bytes), rank=4))
+    if any(row.query for row in rows):
+        columns += [
+            Column("query", lambda row: shown(_shortened(row.query)), left=True, rank=8, only="text"),
+            Column("query", lambda row: shown(row.query or ""), left=True, only="page"),
+        ]
+    return Table(columns, rows)
 
 
 def _shortened(query: str | None) -> str:
@@ -152,38 +153,12 @@ def _sections(result: MemoryResult) -> list[Section]:
         Fact(known_bytes(totals.real_bytes), "together", Measured),
         Fact(known_bytes(totals.rss_bytes), "sum of RSS, which misleads", Measured),
     ]
-    head = ["process", "user or kind", "database", "application", "state", "cost", "private memory"]
-    head += ["page tables", "shared memory touched", "huge pages", "RSS"]
-    if result.private:
-        head.append("query")
-    worded = (1, 2, 3, 4, 11)
-    rows = [
-        [
-            Cell(str(row.pid)),
-            Cell(process_name(row)),
-            Cell(shown(row.database or "")),
-            Cell(shown(row.application or "")),
-            Cell(row.state or ""),
-            Cell(known_bytes(row.cost_bytes), row.why or ""),
-            Cell(known_bytes(row.private_bytes)),
-            Cell(known_bytes(row.page_tables_bytes)),
-            Cell(known_bytes(row.shared_touched_bytes)),
-            Cell(known_bytes(row.huge_pages_bytes)),
-            Cell(known_bytes(row.rss_bytes)),
-            *([Cell(shown(row.query or ""))] if result.private else []),
-        ]
-        for row in result.processes
-    ]
-    notes = [f"Shared memory: {SHARED_WORDS.get(totals.shared_memory_method, SHARED_WORDS[''])}."]
+    notes = [f"Shared memory: {shared_words(totals.shared_memory_method)}."]
     notes += [f"Not seen: {entry.what}: {entry.why}." for entry in result.missing]
     if result.hidden:
         notes.append(f"{count(result.hidden)} processes more were left out.")
-    return [Section("Processes", "processes", "", facts, [], [], head, rows, notes=notes, worded=worded)]
+    table = _table(result.processes)
+    return [Section("Processes", "processes", facts=facts, table=table, notes=notes)]
 
 
-VIEW = View(
-    MemoryResult,
-    text=memory_text,
-    page=memory_page,
-    rows=lambda result: rows_of(MemoryProcess, result.processes),
-)
+VIEW = View(MemoryResult, memory_text, memory_page, listed(MemoryProcess, "processes"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
+from typing import NamedTuple
 
 from pgsweep.plain import shown
 from pgsweep.records.prediction import CurvePoint, Level, NoEviction, PredictResult, Verdict
@@ -19,10 +21,10 @@ from pgsweep.ui.prediction_memory import (
     picture_section,
 )
 from pgsweep.ui.relation_reads import relations_section
-from pgsweep.ui.section import VERDICTS, Cell, Fact, Group, Measured, Page, Predicted, Section
+from pgsweep.ui.section import VERDICTS, Fact, Page, Section
 from pgsweep.ui.series import SOURCES, predict_series
 from pgsweep.ui.svg import curve_svg
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import HERE, PREDICTED, Column, Measured, Predicted, Table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import Rows, View
 from pgsweep.ui.what_if import what_if_columns, what_if_section, what_if_text, what_if_values
@@ -42,7 +44,6 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
     """Return the curve as a table and a chart, and the verdict."""
     observed = result.observed
     today = observed.shared_buffers_bytes or None
-    per_second = observed.accesses / observed.seconds if observed.seconds > 0 else 0.0
     source = SOURCES.get(result.source, result.source)
     head = [f"Predicted from {source}, {seconds(observed.seconds)} long."]
     if today:
@@ -55,31 +56,10 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
     if result.no_eviction is not None:
         head.append(_room(result.no_eviction))
 
-    columns = [Column("shared_buffers"), Column("miss ratio\npredicted"), Column("90% interval")]
-    if per_second:
-        columns.append(Column("misses/s\nat this load"))
-    columns.append(Column("", left=True))
-    rows = []
-    marked = None
-    for index, (size, point) in enumerate(_sizes(result)):
-        if point is None:
-            cells = [format_bytes(size), "not known", ""]
-        else:
-            interval = f"{percent(point.low, sign=False)} to {percent(point.high)}"
-            cells = [format_bytes(size), percent(point.miss_ratio), interval]
-        if per_second:
-            cells.append("" if point is None else count(point.miss_ratio * per_second))
-        if size == today:
-            marked = index
-            cells.append(terminal.pick("◀", "<") + " today")
-        else:
-            cells.append("")
-        rows.append(cells)
-
-    rows = _one_beyond(rows, marked)
+    table = _table(result)
     parts = ["\n".join(head)]
-    if rows:
-        parts.append(table(columns, rows, terminal, marked=marked))
+    if table.rows:
+        parts.append(_one_beyond(table).text(terminal))
     if result.scans:
         wide = min(terminal.width, 100)
         parts.append("\n".join(textwrap.fill(text, wide, subsequent_indent="  ") for text in _scans(result)))
@@ -97,14 +77,49 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _one_beyond(rows: list[list[str]], marked: int | None) -> list[list[str]]:
+def _table(result: PredictResult) -> Table[_Row]:
+    per_second = result.observed.accesses_per_second
+    rows = [_Row(format_bytes(size), point) for size, point in _sizes(result)]
+    columns: list[Column[_Row]] = [
+        Column("shared_buffers", lambda row: row.size),
+        Column("miss ratio\npredicted", _Row.ratio, group=PREDICTED),
+        Column("90% interval", _Row.interval, group=PREDICTED),
+    ]
+    if per_second:
+        columns.append(Column("misses/s\nat this load", lambda row: row.rate(per_second), group=PREDICTED))
+    here = [size == result.observed.shared_buffers_bytes > 0 for size, _ in _sizes(result)]
+    remarks = [f"{HERE}today" if one else "" for one in here]
+    return Table(columns, rows, here.index(True) if True in here else None, remarks)
+
+
+class _Row(NamedTuple):
+    """One size, or several that say the same."""
+
+    size: str
+    point: CurvePoint | None
+
+    def ratio(self) -> str:
+        return "not known" if self.point is None else percent(self.point.miss_ratio)
+
+    def interval(self) -> str:
+        point = self.point
+        return "" if point is None else f"{percent(point.low, sign=False)} to {percent(point.high)}"
+
+    def rate(self, per_second: float) -> str:
+        return "" if self.point is None else count(self.point.miss_ratio * per_second)
+
+
+def _one_beyond(table: Table[_Row]) -> Table[_Row]:
     """Return the rows with one for all sizes at the end that say the same, as they hold all that is used."""
+    rows, last = table.rows, table.rows[-1]
+    said = [[column.cell(row) for column in table.columns[1:]] for row in rows]
     first = len(rows) - 1
-    while first > 0 and first - 1 != marked and rows[first - 1][1:] == rows[-1][1:] and rows[-1][2]:
+    while first > 0 and first - 1 != table.marked and said[first - 1] == said[-1] and last.point is not None:
         first -= 1
-    if first >= len(rows) - 1 or first == marked:
-        return rows
-    return [*rows[:first], [f"{rows[first][0]} to {rows[-1][0]}", *rows[-1][1:]]]
+    if first >= len(rows) - 1 or first == table.marked:
+        return table
+    together = [*rows[:first], _Row(f"{rows[first].size} to {last.size}", last.point)]
+    return replace(table, rows=together, remarks=table.remarks[: first + 1])
 
 
 def _sizes(result: PredictResult) -> list[tuple[int, CurvePoint | None]]:
@@ -156,10 +171,7 @@ def verdict_text(verdict: Verdict, terminal: Terminal, *, before: str = "") -> s
     mark, colour = _MARKS[verdict.level]
     title = terminal.paint(terminal.pick(mark, ""), colour) + before + VERDICTS[verdict.level]
     lines = [title + (":" if verdict.reasons else "")]
-    for reason in verdict.sentences:
-        lines += textwrap.wrap(
-            reason, min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
-        )
+    lines += terminal.bullets(verdict.sentences)
     return "\n".join(lines)
 
 
@@ -223,26 +235,11 @@ def _section(result: PredictResult) -> Section:
         if result.no_eviction.removable_bytes:
             removable = format_bytes(result.no_eviction.removable_bytes)
             facts.append(Fact(removable, "can be taken away without a further miss", Predicted))
-    groups = [Group(""), Group("predicted", 3 if per_second else 2, Predicted)]
-    head = ["shared_buffers", "miss ratio, %", "90% interval, %"]
-    if per_second:
-        head.append("misses per second at this load")
-    rows, tips, marked = [], {}, None
-    for index, (size_bytes, point) in enumerate(_sizes(result)):
-        size, observed_here = format_bytes(size_bytes), size_bytes == today
-        if point is None:
-            rows.append([Cell(size), Cell("not known"), *([Cell("")] * (2 if per_second else 1))])
-            continue
-        interval = f"{percent(point.low, sign=False)} to {percent(point.high, sign=False)}"
-        row = [Cell(size, "observed here" if observed_here else "")]
-        row += [Cell(percent(point.miss_ratio, sign=False)), Cell(interval)]
-        if per_second:
-            row.append(Cell(count(point.miss_ratio * per_second)))
-        marked = index if observed_here else marked
-        rows.append(row)
-        tips[point.shared_buffers_bytes] = (
-            f"{size}\npredicted {percent(point.miss_ratio)}\n90% interval {interval}%"
-        )
+    tips = {
+        point.shared_buffers_bytes: f"{format_bytes(point.shared_buffers_bytes)}\n"
+        f"predicted {percent(point.miss_ratio)}\n90% interval {_Row('', point).interval()}"
+        for point in result.points
+    }
     title = "Predicted miss ratio at every size of shared_buffers"
     figure = (
         curve_svg(predict_series(result), today_bytes=today, title=title, tips=tips) if result.points else ""
@@ -253,10 +250,7 @@ def _section(result: PredictResult) -> Section:
         lead=" ".join(_scans(result)),
         facts=facts,
         figures=[(figure, _CAPTION)] if figure else [],
-        groups=groups,
-        head=head,
-        rows=rows,
-        marked=marked,
+        table=_table(result),
     )
 
 

@@ -27,7 +27,7 @@ from pgsweep.ui.numbers import (
     percent,
     rough_percent,
 )
-from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
+from pgsweep.ui.section import Fact, Section
 from pgsweep.ui.served import (
     CAPTION,
     THROUGHPUT_CAPTION,
@@ -36,7 +36,7 @@ from pgsweep.ui.served import (
     served_svg,
     throughput_svg,
 )
-from pgsweep.ui.table import Field, fitted_table
+from pgsweep.ui.table import HERE, PREDICTED, Column, Measured, Table, predicted
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import as_setting
 
@@ -75,15 +75,10 @@ def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal)
     if memory.use is not None:
         parts[0] += "\n" + _parts_text(memory.use)
     if points:
-        fields = [_budget_fields(points), _disk_fields(points), _saved_fields(memory)]
-        parts += [_fitted(points, one, today, terminal) for one in fields if one]
+        parts += [_table(memory, today, one).text(terminal) for one in _columns(memory) if one]
     if points and memory.costs is not None:
         parts[-1] += "\n" + "\n".join(textwrap.wrap(_saved_words(memory), min(terminal.width, 100)))
-    lines = []
-    for reason in _reasons(memory):
-        lines += textwrap.wrap(
-            reason, min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
-        )
+    lines = terminal.bullets(_reasons(memory))
     if lines:
         parts.append("On the page cache:\n" + "\n".join(lines))
     return "\n\n".join(parts)
@@ -108,72 +103,65 @@ def memory_line(result: PredictResult, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def _fitted(points: list[DiskPoint], fields: list[Field], today: int | None, terminal: Terminal) -> str:
+def _table(memory: MemoryPrediction, today: int | None, columns: list[Column[DiskPoint]]) -> Table[DiskPoint]:
     """Return the columns beside the sizes, with today's marked."""
-    sizes = [point.shared_buffers_bytes for point in points]
-    mark = terminal.pick("◀", "<") + " today"
-    marks = [mark if size == today else "" for size in sizes]
-    shown = [Field("shared_buffers", 0, [format_bytes(size) for size in sizes]), *fields]
-    shown.append(Field("", 1, marks, left=True))
-    return fitted_table(shown, terminal, marked=sizes.index(today) if today in sizes else None)
+    here = [point.shared_buffers_bytes == today for point in memory.points]
+    size: Column[DiskPoint] = Column("shared_buffers", lambda point: format_bytes(point.shared_buffers_bytes))
+    marked = here.index(True) if True in here else None
+    return Table([size, *columns], memory.points, marked, [f"{HERE}today" if one else "" for one in here])
 
 
-def _budget_fields(points: list[DiskPoint]) -> list[Field]:
+def _columns(memory: MemoryPrediction) -> tuple[list[Column[DiskPoint]], ...]:
+    """Return what takes the memory, the disk reads, and what more memory saves, as far as predicted."""
+    return _budget_columns(memory.points), _disk_columns(memory.points), _saved_columns(memory)
+
+
+def _budget_columns(points: list[DiskPoint]) -> list[Column[DiskPoint]]:
     """Return what takes the memory; none for results of earlier versions."""
     if any(point.shared_memory_bytes is None for point in points):
         return []
     return [
-        Field("shared\nmemory", 4, [known_bytes(point.shared_memory_bytes) for point in points]),
-        Field("page tables\nfor it", 3, [known_bytes(point.page_tables_bytes) for point in points]),
-        Field("at most, no\nhuge pages", 5, [known_bytes(point.page_tables_most_bytes) for point in points]),
-        Field("page cache\nleft", 0, [format_bytes(point.page_cache_bytes) for point in points]),
-        Field("at least", 2, [format_bytes(point.page_cache_low_bytes) for point in points]),
+        _predicted("shared\nmemory", lambda point: known_bytes(point.shared_memory_bytes), 4),
+        _predicted("page tables\nfor it", lambda point: known_bytes(point.page_tables_bytes), 3),
+        _predicted("at most, no\nhuge pages", lambda point: known_bytes(point.page_tables_most_bytes), 5),
+        _predicted("page cache\nleft", lambda point: format_bytes(point.page_cache_bytes)),
+        _predicted("at least", lambda point: format_bytes(point.page_cache_low_bytes), 2),
     ]
 
 
-def _disk_fields(points: list[DiskPoint]) -> list[Field]:
-    left = [format_bytes(point.page_cache_bytes) for point in points]
-    budget = [] if _budget_fields(points) else [Field("page cache\nleft", 5, left)]
+def _disk_columns(points: list[DiskPoint]) -> list[Column[DiskPoint]]:
+    left = _predicted("page cache\nleft", lambda point: format_bytes(point.page_cache_bytes), 5)
     return [
-        *budget,
-        Field("misses found in\nthe page cache", 3, [percent(one.page_cache_hit_ratio) for one in points]),
-        Field("90% interval", 6, [_hits(point) for point in points]),
-        Field("disk reads/s\npredicted", 0, [count(point.disk_reads_per_second) for point in points]),
-        Field(
-            "90% interval",
-            2,
-            [f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}" for point in points],
-        ),
-        Field("held\ntwice", 4, [known_bytes(point.held_twice_bytes) for point in points]),
-        Field("90% interval", 7, [_twice(point) for point in points]),
+        *([] if _budget_columns(points) else [left]),
+        *predicted("misses found in\nthe page cache", _hits, 3, 6),
+        *predicted("disk reads/s\npredicted", _reads, 0, 2),
+        *predicted("held\ntwice", _twice, 4, 7),
     ]
 
 
-def _saved_fields(memory: MemoryPrediction) -> list[Field]:
+def _saved_columns(memory: MemoryPrediction) -> list[Column[DiskPoint]]:
     """Return the waiting, what each added gigabyte saves of it, and the throughput, as far as predicted."""
-    points, loop = memory.points, _throughput(memory)
-    fields = []
+    loop = _throughput(memory)
+    columns: list[Column[DiskPoint]] = []
     if memory.costs is not None:
-        waits = [_bounded(point.wait_ratio, point.wait_low, point.wait_high) for point in points]
-        saved = [_saved(point) for point in points]
-        fields += [
-            Field("waiting for\nreads, ms/s", 5, [value for value, _ in waits]),
-            Field("90% interval", 6, [interval for _, interval in waits]),
-            Field("saved, ms/s\nper GB", 0, [value for value, _ in saved]),
-            Field("90% interval", 2, [interval for _, interval in saved]),
-        ]
+        columns += predicted("waiting for\nreads, ms/s", _waits, 5, 6)
+        columns += predicted("saved, ms/s\nper GB", _saved, 0, 2)
     if loop:
-        ratios = [_ratios(loop, point) for point in points]
-        fields += [
-            Field("throughput\npredicted", 3, [value for value, _ in ratios]),
-            Field("90% interval", 4, [interval for _, interval in ratios]),
-        ]
-    return fields
+        columns += predicted("throughput\npredicted", lambda point: _ratios(loop, point), 3, 4)
+    return columns
+
+
+def _predicted(header: str, cell: Callable[[DiskPoint], str], rank: int = 0) -> Column[DiskPoint]:
+    return Column(header, cell, rank=rank, group=PREDICTED)
 
 
 def _bounded(value: float | None, low: float | None, high: float | None) -> tuple[str, str]:
     """Return the cells of seconds per second and their interval; empty where they are not predicted."""
     return ("", "") if value is None else (millis(value), f"{millis(low)} to {millis(high)}")
+
+
+def _waits(point: DiskPoint) -> tuple[str, str]:
+    return _bounded(point.wait_ratio, point.wait_low, point.wait_high)
 
 
 def _saved(point: DiskPoint) -> tuple[str, str]:
@@ -341,7 +329,7 @@ def picture_section(result: PredictResult, memory: MemoryPrediction) -> Section 
     figures = [figure for figure in figures if figure[0]]
     if not figures:
         return None
-    return Section("What serves the page accesses", "served", _lead(memory), [], figures, [], [], [])
+    return Section("What serves the page accesses", "served", _lead(memory), figures=figures)
 
 
 def _served(point: CurvePoint, disk: DiskPoint, per_second: float) -> Served:
@@ -368,52 +356,22 @@ def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
     if memory.measured_twice_bytes is not None:
         twice = "held twice when the recording ended"
         facts.append(Fact(known_bytes(memory.measured_twice_bytes), twice, Measured))
-    loop = _throughput(memory)
-    rows, marked = [], None
-    for index, point in enumerate(memory.points):
-        here = point.shared_buffers_bytes == today
-        marked = index if here else marked
-        rows.append(
-            [
-                Cell(format_bytes(point.shared_buffers_bytes), "observed here" if here else ""),
-                Cell(format_bytes(point.page_cache_bytes)),
-                Cell(percent(point.page_cache_hit_ratio, sign=False), _hits(point)),
-                Cell(count(point.disk_reads_per_second)),
-                Cell(f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"),
-                Cell(known_bytes(point.held_twice_bytes), _twice(point)),
-                *([Cell(*_saved(point))] if memory.costs is not None else []),
-                *(map(Cell, _ratios(loop, point)) if loop else ()),
-            ]
-        )
-    head = ["shared_buffers", "page cache left", "misses found there, %", "disk reads per second"]
-    head += ["90% interval", "held twice"]
-    head += ["milliseconds of waiting saved per second and added GB"] if memory.costs is not None else []
-    head += ["throughput against today", "90% interval"] if loop else []
+    _, disk, saved = _columns(memory)
     return Section(
         title="Disk reads by shared_buffers",
         ident="disk",
         lead=_lead(memory),
         facts=facts,
-        figures=[],
-        groups=[Group(""), Group("predicted", len(head) - 1, Predicted)],
-        head=head,
-        rows=rows,
-        marked=marked,
+        table=_table(memory, today, [*disk, *saved]),
         notes=[*([_saved_words(memory)] if memory.costs is not None else []), *_reasons(memory)],
     )
 
 
 def budget_section(memory: MemoryPrediction, today: int | None) -> Section | None:
     """Return what takes the memory at each size; None for results of earlier versions."""
-    fields, use = _budget_fields(memory.points), memory.use
-    if not fields or use is None:
+    columns, use = _budget_columns(memory.points), memory.use
+    if not columns or use is None:
         return None
-    sizes = [point.shared_buffers_bytes for point in memory.points]
-    columns = zip(*(field.cells for field in fields), strict=True)
-    rows = [
-        [Cell(format_bytes(size), "observed here" if size == today else ""), *map(Cell, cells)]
-        for size, cells in zip(sizes, columns, strict=True)
-    ]
     return Section(
         title="Memory by shared_buffers",
         ident="memory",
@@ -423,20 +381,23 @@ def budget_section(memory: MemoryPrediction, today: int | None) -> Section | Non
             "touched all of the shared memory, and cached files of other programs stay."
         ),
         facts=[Fact(size, words, Measured) for size, words in _parts(use)],
-        figures=[],
-        groups=[Group(""), Group("predicted", len(fields), Predicted)],
-        head=["shared_buffers", *(field.header.replace("\n", " ") for field in fields)],
-        rows=rows,
-        marked=sizes.index(today) if today in sizes else None,
+        table=_table(memory, today, columns),
     )
 
 
-def _hits(point: DiskPoint) -> str:
-    return f"{percent(point.page_cache_hit_low, sign=False)} to {percent(point.page_cache_hit_high)}"
+def _hits(point: DiskPoint) -> tuple[str, str]:
+    low, high = percent(point.page_cache_hit_low, sign=False), percent(point.page_cache_hit_high)
+    return percent(point.page_cache_hit_ratio), f"{low} to {high}"
 
 
-def _twice(point: DiskPoint) -> str:
-    return f"{known_bytes(point.held_twice_low_bytes)} to {known_bytes(point.held_twice_high_bytes)}"
+def _reads(point: DiskPoint) -> tuple[str, str]:
+    interval = f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"
+    return count(point.disk_reads_per_second), interval
+
+
+def _twice(point: DiskPoint) -> tuple[str, str]:
+    interval = f"{known_bytes(point.held_twice_low_bytes)} to {known_bytes(point.held_twice_high_bytes)}"
+    return known_bytes(point.held_twice_bytes), interval
 
 
 def memory_columns(memory: MemoryPrediction | None) -> tuple[str, ...]:

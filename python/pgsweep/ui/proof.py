@@ -10,10 +10,10 @@ from pgsweep.records.proof import ProveResult, ProveRow
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import count, error_points, format_bytes, percent, points, seconds, server_name
 from pgsweep.ui.prediction import verdict_text
-from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section, made_on
+from pgsweep.ui.section import Fact, Page, Section, made_on
 from pgsweep.ui.series import prove_series, proven
 from pgsweep.ui.svg import curve_svg, error_svg
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import HERE, MEASURED, Column, Group, Predicted, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
@@ -34,41 +34,10 @@ def prove_text(result: ProveResult, terminal: Terminal) -> str:
         f"{result.evidence}, replayed: {count(accesses)} counted accesses at each size.\n"
         f"{server_name(result.server_version)}, {result.machine}; took {seconds(result.seconds)}."
     )
-    columns = [
-        Column("shared_buffers"),
-        Column("miss ratio\npredicted"),
-        Column("90% interval"),
-        Column("measured"),
-        Column("error,\npoints"),
-        Column("simulated"),
-        Column("", left=True),
-    ]
-    rows = []
-    marked = None
-    for index, row in enumerate(result.rows):
-        note = []
-        if row.shared_buffers_bytes == today:
-            marked = index
-            note.append(terminal.pick("◀", "<") + " observed here")
-        if not row.comparable:
-            note.append("not compared")
-        elif not proven(row):
-            note.append("outside the interval")
-        rows.append(
-            [
-                format_bytes(row.shared_buffers_bytes),
-                percent(row.predicted.miss_ratio),
-                f"{percent(row.predicted.low, sign=False)} to {percent(row.predicted.high)}",
-                percent(row.measured_miss_ratio),
-                _error(row),
-                percent(row.simulated_miss_ratio),
-                ", ".join(note),
-            ]
-        )
     left_out = _left_out(result)
     if left_out:
         head += "\n" + textwrap.fill(left_out, min(terminal.width, 100) if terminal.interactive else 100)
-    parts = [head, table(columns, rows, terminal, marked=marked)]
+    parts = [head, _table(result).text(terminal)]
     if len(result.rows) > 1:
         parts.append(chart(prove_series(result), terminal, today_bytes=today))
     inside, compared = _inside(result)
@@ -108,8 +77,43 @@ def prove_page(result: ProveResult) -> Page:
     )
 
 
+def _table(result: ProveResult) -> Table[ProveRow]:
+    predicted, simulated = Group("predicted from the trace", f"{Predicted} trace"), Group("simulated")
+    columns: list[Column[ProveRow]] = [
+        Column("shared_buffers", lambda row: format_bytes(row.shared_buffers_bytes)),
+        Column("miss ratio\npredicted", lambda row: percent(row.predicted.miss_ratio), group=predicted),
+        Column("90% interval", _interval, group=predicted),
+        Column("measured", lambda row: percent(row.measured_miss_ratio), group=MEASURED, page="miss ratio"),
+        Column("error,\npoints", _error, group=predicted),
+        Column(
+            "simulated", lambda row: percent(row.simulated_miss_ratio), group=simulated, page="miss ratio"
+        ),
+        Column("error, points", _simulators_error, group=simulated, only="page"),
+    ]
+    marked, remarks = None, []
+    for index, row in enumerate(result.rows):
+        words = []
+        if row.shared_buffers_bytes == result.observed_shared_buffers_bytes:
+            marked = index
+            words.append(f"{HERE}observed here")
+        if not row.comparable:
+            words.append("not compared")
+        elif not proven(row):
+            words.append("outside the interval")
+        remarks.append(", ".join(words))
+    return Table(columns, result.rows, marked, remarks)
+
+
+def _interval(row: ProveRow) -> str:
+    return f"{percent(row.predicted.low, sign=False)} to {percent(row.predicted.high)}"
+
+
 def _error(row: ProveRow) -> str:
     return points(row.predicted.miss_ratio - row.measured_miss_ratio) if row.comparable else "–"
+
+
+def _simulators_error(row: ProveRow) -> str:
+    return points(row.simulated_miss_ratio - row.measured_miss_ratio)
 
 
 def _inside(result: ProveResult) -> tuple[int, int]:
@@ -166,26 +170,12 @@ def _section(result: ProveResult) -> Section:
         ),
         Fact(count(accesses), "accesses counted at each size"),
     ]
-    rows, tips, marked = [], {}, None
-    for index, row in enumerate(result.rows):
-        size, truth, value = format_bytes(row.shared_buffers_bytes), row.measured_miss_ratio, row.predicted
-        interval = f"{percent(value.low, sign=False)} to {percent(value.high, sign=False)}"
-        observed_here = row.shared_buffers_bytes == today
-        marked = index if observed_here else marked
-        rows.append(
-            [
-                Cell(size, "observed here" if observed_here else ""),
-                Cell(percent(truth, sign=False)),
-                Cell(percent(value.miss_ratio, sign=False)),
-                Cell(interval, _note(row)),
-                Cell(_error(row)),
-                Cell(percent(row.simulated_miss_ratio, sign=False)),
-                Cell(points(row.simulated_miss_ratio - truth)),
-            ]
-        )
-        tips[row.shared_buffers_bytes] = (
-            f"{size}\nmeasured {percent(truth)}\npredicted {percent(value.miss_ratio)}, {interval}%"
-        )
+    tips = {
+        row.shared_buffers_bytes: f"{format_bytes(row.shared_buffers_bytes)}\n"
+        f"measured {percent(row.measured_miss_ratio)}\n"
+        f"predicted {percent(row.predicted.miss_ratio)}, {_interval(row)}"
+        for row in result.rows
+    }
     figures = []
     if result.rows:
         series = prove_series(result)
@@ -205,30 +195,8 @@ def _section(result: ProveResult) -> Section:
         f"compared, the trace is too short for that size. {left_out}".rstrip(),
         facts=facts,
         figures=figures,
-        groups=[
-            Group(""),
-            Group("measured", 1, Measured),
-            Group("predicted from the trace", 3, f"{Predicted} trace"),
-            Group("simulated", 2),
-        ],
-        head=[
-            "shared_buffers",
-            "miss ratio, %",
-            "miss ratio, %",
-            "90% interval, %",
-            "error, points",
-            "miss ratio, %",
-            "error, points",
-        ],
-        rows=rows,
-        marked=marked,
+        table=_table(result),
     )
-
-
-def _note(row: ProveRow) -> str:
-    if not row.comparable:
-        return "not compared"
-    return "" if proven(row) else "measured lies outside"
 
 
 def _rows(result: ProveResult) -> Rows:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import msgspec
 
 from pgsweep.plain import cleaned, shown
 from pgsweep.records.prediction import ExportResult, RecordPlan, RecordResult
 from pgsweep.ui.numbers import count, format_bytes, percent, seconds
-from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
+from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.series import SOURCES
+from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
@@ -105,16 +107,17 @@ def _section(result: RecordResult) -> Section:
         Fact(count(result.lost_events), "events lost", Measured),
     ]
     rows = [
-        ["source", SOURCES.get(result.source, result.source)],
-        *(["not possible", reason] for reason in result.passed_over),
-        ["time", seconds(result.seconds)],
-        ["ended", ending(result.ended_by)],
-        ["written", format_bytes(result.bytes_written)],
+        ("source", SOURCES.get(result.source, result.source)),
+        *(("not possible", reason) for reason in result.passed_over),
+        ("time", seconds(result.seconds)),
+        ("ended", ending(result.ended_by)),
+        ("written", format_bytes(result.bytes_written)),
     ]
-    cells = [[Cell(text) for text in row] for row in rows]
-    return Section(
-        "Recording", "recording", "", facts, [], [], ["what", "value"], cells, notes=result.warnings
-    )
+    columns: list[Column[tuple[str, str]]] = [
+        Column("what", itemgetter(0), left=True),
+        Column("value", itemgetter(1), left=True),
+    ]
+    return Section("Recording", "recording", facts=facts, table=Table(columns, rows), notes=result.warnings)
 
 
 def _rows(result: RecordResult) -> Rows:

@@ -9,7 +9,8 @@ from typing import Final
 from pgsweep.plain import shown
 from pgsweep.records.prediction import RelationCurve, RelationReads
 from pgsweep.ui.numbers import count, format_bytes
-from pgsweep.ui.section import Cell, Group, Predicted, Section
+from pgsweep.ui.section import Section
+from pgsweep.ui.table import PREDICTED, Cell, Column, Table
 
 _GB: Final = 1 << 30
 _MOST_SIZES: Final = 7
@@ -27,16 +28,25 @@ def relations_section(curves: Sequence[RelationCurve], keep: Sequence[int]) -> S
     if len(sizes) < 2:
         return None
     today = keep[0] if keep and keep[0] in sizes else sizes[0]
-    rows = []
-    for curve in curves:
-        points = {point.shared_buffers_bytes: point for point in curve.points}
-        now = points[today]
-        interval = f"{count(now.disk_reads_low)} to {count(now.disk_reads_high)}"
-        cells = [Cell(shown(curve.name)), Cell(count(now.disk_reads_per_second), interval)]
-        cells += [_gain(points[small], points[large]) for small, large in pairwise(sizes)]
-        rows.append(cells)
-    steps = [f"{format_bytes(small)} to {format_bytes(large)}" for small, large in pairwise(sizes)]
     at = format_bytes(today)
+
+    def point(curve: RelationCurve, size: int) -> RelationReads:
+        return next(point for point in curve.points if point.shared_buffers_bytes == size)
+
+    def reads(curve: RelationCurve) -> Cell:
+        now = point(curve, today)
+        interval = f"{count(now.disk_reads_low)} to {count(now.disk_reads_high)}"
+        return Cell(count(now.disk_reads_per_second), interval)
+
+    def step(small: int, large: int) -> Column[RelationCurve]:
+        title = f"{format_bytes(small)} to {format_bytes(large)}"
+        return Column(title, lambda curve: _gain(point(curve, small), point(curve, large)), group=PREDICTED)
+
+    columns: list[Column[RelationCurve]] = [
+        Column("relation", lambda curve: shown(curve.name), left=True),
+        Column(f"disk reads per second at {at}", reads, group=PREDICTED),
+        *(step(small, large) for small, large in pairwise(sizes)),
+    ]
     return Section(
         title="What each relation gains",
         ident="relations",
@@ -45,12 +55,7 @@ def relations_section(curves: Sequence[RelationCurve], keep: Sequence[int]) -> S
             "from one size to the next; less than 0 where the page cache loses more than the pool gains. "
             "Below each number its 90% interval."
         ),
-        facts=[],
-        figures=[],
-        groups=[Group(""), Group("predicted", 1 + len(steps), Predicted)],
-        head=["relation", f"disk reads per second at {at}", *steps],
-        rows=rows,
-        worded=(0,),
+        table=Table(columns, curves),
     )
 
 

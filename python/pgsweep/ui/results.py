@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.plain import cleaned, shell_word, shown
+from pgsweep.plain import cleaned, inert, shell_word, shown
 from pgsweep.records.prediction import ExportResult, RecordPlan
 from pgsweep.regular import open_at_once, read_bounded
 from pgsweep.ui.sound import trouble_in
@@ -64,9 +64,6 @@ MOST_BYTES = 64 << 20
 
 _MOST_VALUES: Final = 3_000_000
 """In a result; a relation has 18. A value takes some fifty bytes, and a number in JSON two."""
-
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
-"""What makes a spreadsheet take a cell for a formula (OWASP, "CSV Injection"), and the mark against it."""
 
 _STATEMENTS: Final = {
     "WarmStatement": "text",
@@ -174,7 +171,7 @@ def to_csv(result: Result) -> str:
     # The writer quotes what is in its own end of a line, and COPY refuses a carriage return without quotes.
     writer = csv.writer(line_out, lineterminator="\r\n")
     for line in [rows.head, *rows.lines]:
-        writer.writerow([_inert(cell) for cell in line])
+        writer.writerow([inert(cell) for cell in line])
         out.write(line_out.text.removesuffix("\r\n") + "\n")
     return out.getvalue()
 
@@ -186,10 +183,6 @@ class _Line:
 
     def write(self, text: str) -> None:
         self.text = text
-
-
-def _inert(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def to_json(result: Result | RecordPlan | ExportResult, *, indent: int = 2) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from pgsweep.records.prediction import Level, Verdict
 from pgsweep.ui.numbers import seconds, server_name
-
-Measured, Predicted = "measured", "predicted"
-"""The kinds of numbers, as the page names them and the style sheet colours them."""
-
+from pgsweep.ui.table import Table
 
 VERDICTS: dict[Level, str] = {
     "reliable": "The prediction is reliable",
@@ -30,42 +28,16 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Words over one or more columns of a table, and the kind of number beneath them."""
-
-    text: str
-    columns: int = 1
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell of a table: a value, and a word of remark where it needs one; `code` is to be copied."""
-
-    text: str
-    note: str = ""
-    code: bool = False
-
-
-@dataclass(frozen=True)
 class Section:
-    """One part of the page: a title, figures, and a table.
-
-    `words` where all of the table is sentences, not numbers; else `worded` has the columns that are.
-    """
+    """One part of the page: a title, a sentence, figures of the summary, charts with captions, a table."""
 
     title: str
     ident: str
-    lead: str
-    facts: Sequence[Fact]
-    figures: Sequence[tuple[str, str]]
-    groups: Sequence[Group]
-    head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    marked: int | None = None
-    notes: Sequence[str] = field(default=())
-    words: bool = False
-    worded: Sequence[int] = field(default=())
+    lead: str = ""
+    facts: Sequence[Fact] = ()
+    figures: Sequence[tuple[str, str]] = ()
+    table: Table[Any] | None = None
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -86,9 +58,9 @@ class Page:
     lead: str
     sections: Sequence[Section]
     verdict: Verdict | None = None
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = ()
     explains_kinds: bool = False
-    made: Sequence[tuple[str, str]] = field(default=())
+    made: Sequence[tuple[str, str]] = ()
 
     @property
     def verdict_title(self) -> str:

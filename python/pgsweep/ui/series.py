@@ -10,8 +10,8 @@ from pgsweep.records.prediction import PredictResult
 from pgsweep.records.proof import DemoRow, DemoWorkload, Interval, ProveResult, ProveRow
 
 Kind = Literal["snapshots", "trace", "measured"]
-Predicted = Literal["snapshots", "trace"]
-KINDS: tuple[Predicted, ...] = ("snapshots", "trace")
+PredictedKind = Literal["snapshots", "trace"]
+KINDS: tuple[PredictedKind, ...] = ("snapshots", "trace")
 
 SOURCES = {
     "sql": "snapshots of pg_buffercache",
@@ -119,12 +119,12 @@ def verdict_remarks(workload: DemoWorkload) -> list[str]:
     return remarks
 
 
-def interval_of(row: DemoRow, kind: Predicted) -> Interval | None:
+def interval_of(row: DemoRow, kind: PredictedKind) -> Interval | None:
     """Return the row's prediction from that kind of evidence, where there is one."""
     return row.snapshots if kind == "snapshots" else row.trace
 
 
-def within(row: DemoRow, kind: Predicted) -> bool | None:
+def within(row: DemoRow, kind: PredictedKind) -> bool | None:
     """Return whether the measured value lies in the predicted interval, None where there is no prediction."""
     value = interval_of(row, kind)
     return None if value is None else value.low <= row.measured_miss_ratio <= value.high

@@ -5,7 +5,7 @@ Colour never carries a meaning alone, so every text here reads the same without 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
@@ -78,6 +78,16 @@ class Terminal:
         import textwrap
 
         return "\n".join(textwrap.wrap(text, self.width))
+
+    def bullets(self, texts: Iterable[str]) -> list[str]:
+        """Return texts as a list, one below the other, in lines of at most 100 columns."""
+        import textwrap
+
+        width = min(self.width, 100)
+        broken = (
+            textwrap.wrap(text, width, initial_indent="  - ", subsequent_indent="    ") for text in texts
+        )
+        return [line for lines in broken for line in lines]
 
     def pick(self, unicode_text: str, ascii_text: str) -> str:
         """Return the first where Unicode can be shown, else the second."""

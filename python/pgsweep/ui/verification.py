@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Final
 
 from pgsweep.records.verification import VerifiedValue, VerifyResult, WorkloadChange
 from pgsweep.ui.numbers import count, factor, format_bytes, percent
-from pgsweep.ui.section import Cell, Group, Measured, Page, Predicted, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import Page, Section
+from pgsweep.ui.table import MEASURED, PREDICTED, Column, Table
 from pgsweep.ui.terminal import Paint, Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 from pgsweep.units import Z90, format_percent
 
 _LEAST_MARGIN: Final = 0.01
@@ -33,31 +32,11 @@ _TITLES: Final = {
 def verify_text(result: VerifyResult, terminal: Terminal) -> str:
     """Return the verdict, the values, and how much the load differs."""
     head = terminal.paint(_TITLES[result.verdict], "bold", _PAINTS[result.verdict])
-    lines = [f"{head}: {_sizes(result)}."]
-    for reason in result.reasons:
-        lines += textwrap.wrap(
-            reason, min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
-        )
+    lines = [f"{head}: {_sizes(result)}.", *terminal.bullets(result.reasons)]
     parts = ["\n".join(lines)]
     if result.values:
-        columns = [Column("", left=True), Column("before\nmeasured"), Column("predicted")]
-        columns += [Column("90% interval"), Column("after\nmeasured"), Column("", left=True)]
-        rows = [
-            [
-                value.name,
-                "" if value.before is None else _shown(value, value.before),
-                _shown(value, value.predicted),
-                _interval(value),
-                _measured(value),
-                _word(value),
-            ]
-            for value in result.values
-        ]
-        parts.append(table(columns, rows, terminal))
-    columns = [Column("the load", left=True), Column("before\nmeasured"), Column("after\nmeasured")]
-    columns += [Column("difference"), Column("usual up to"), Column("", left=True)]
-    rows = [[*_change_cells(one), "changed" if one.changed else ""] for one in result.workload]
-    parts.append(table(columns, rows, terminal))
+        parts.append(_values(result).text(terminal))
+    parts.append(_load(result).text(terminal))
     details = [one.detail for one in result.workload if one.detail and one.changed]
     if details:
         parts.append("\n".join(f"  - {detail}" for detail in details))
@@ -105,47 +84,49 @@ def _measured(value: VerifiedValue) -> str:
     return f"{shown} ({_ends(value, max(0.0, value.measured - margin), value.measured + margin)})"
 
 
-def _change_cells(one: WorkloadChange) -> list[str]:
-    def shown(number: float | None) -> str:
-        if number is None:
-            return ""
-        return format_bytes(number) if one.name.startswith("size") else count(number)
+def _values(result: VerifyResult) -> Table[VerifiedValue]:
+    columns: list[Column[VerifiedValue]] = [
+        Column("", lambda value: value.name, left=True, page="value"),
+        Column(
+            "before\nmeasured",
+            lambda value: "" if value.before is None else _shown(value, value.before),
+            page="before",
+            group=MEASURED,
+        ),
+        Column("predicted", lambda value: _shown(value, value.predicted), group=PREDICTED),
+        Column("90% interval", _interval, group=PREDICTED),
+        Column("after\nmeasured", _measured, page="after", group=MEASURED),
+        Column("", _word, left=True, page="interval"),
+    ]
+    return Table(columns, result.values)
 
-    shares = [format_percent(one.difference, 1), format_percent(one.usual)]
-    return [one.name, shown(one.before), shown(one.after), *shares]
+
+def _load(result: VerifyResult) -> Table[WorkloadChange]:
+    columns: list[Column[WorkloadChange]] = [
+        Column("the load", lambda one: one.name, left=True),
+        Column("before\nmeasured", lambda one: _amount(one, one.before), page="before", group=MEASURED),
+        Column("after\nmeasured", lambda one: _amount(one, one.after), page="after", group=MEASURED),
+        Column("difference", lambda one: format_percent(one.difference, 1), group=MEASURED),
+        Column("usual up to", lambda one: format_percent(one.usual), group=MEASURED),
+        Column("", lambda one: "changed" if one.changed else "", left=True, only="text"),
+        Column("", lambda one: "changed" if one.changed else "as before", left=True, only="page"),
+        Column("most", lambda one: one.detail, left=True, only="page"),
+    ]
+    return Table(columns, result.workload)
+
+
+def _amount(one: WorkloadChange, number: float | None) -> str:
+    if number is None:
+        return ""
+    return format_bytes(number) if one.name.startswith("size") else count(number)
 
 
 def verify_page(result: VerifyResult) -> Page:
     """Return the verdict as the headline, and two tables."""
-    values = [
-        [
-            Cell(value.name),
-            Cell("" if value.before is None else _shown(value, value.before)),
-            Cell(_shown(value, value.predicted)),
-            Cell(_interval(value)),
-            Cell(_measured(value)),
-            Cell(_word(value)),
-        ]
-        for value in result.values
-    ]
-    groups = [Group(""), Group("measured", 1, Measured), Group("predicted", 2, Predicted)]
-    groups += [Group("measured", 1, Measured), Group("")]
-    head = ["value", "before", "predicted", "90% interval", "after", "interval"]
-    first = Section("Predicted and measured", "values", "", [], [], groups, head, values, worded=(0, 5))
-    load = [
-        [*map(Cell, _change_cells(one)), Cell("changed" if one.changed else "as before"), Cell(one.detail)]
-        for one in result.workload
-    ]
-    head = ["the load", "before", "after", "difference", "usual up to", "", "most"]
-    groups = [Group(""), Group("measured", 6, Measured)]
-    second = Section("The load", "load", "", [], [], groups, head, load, worded=(0, 5, 6))
+    first = Section("Predicted and measured", "values", table=_values(result))
+    second = Section("The load", "load", table=_load(result))
     title = f"{_TITLES[result.verdict]}: {_sizes(result)}"
     return Page(title, ". ".join(result.reasons), [first, second], explains_kinds=True)
 
 
-VIEW = View(
-    VerifyResult,
-    text=verify_text,
-    page=verify_page,
-    rows=lambda result: rows_of(VerifiedValue, result.values),
-)
+VIEW = View(VerifyResult, verify_text, verify_page, listed(VerifiedValue, "values"))

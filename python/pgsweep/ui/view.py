@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -51,6 +52,12 @@ class View(Generic[R]):
     text: Callable[[R, Terminal], str]
     page: Callable[[R], Page]
     rows: Callable[[R], Rows]
+
+
+def listed(record: type[msgspec.Struct], name: str) -> Callable[[Any], Rows]:
+    """Return what makes rows of the list of such records that a result has under a name: `plan.objects`."""
+    records = attrgetter(name)
+    return lambda result: rows_of(record, records(result))
 
 
 def rows_of(record: type[msgspec.Struct], records: Iterable[msgspec.Struct]) -> Rows:

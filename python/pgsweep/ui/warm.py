@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from pgsweep.plain import relation_label, shown
@@ -21,10 +20,10 @@ from pgsweep.ui.numbers import (
     seconds,
     times,
 )
-from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
-from pgsweep.ui.table import Field, fitted_table, table_width
+from pgsweep.ui.section import Fact, Page, Section
+from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 from pgsweep.units import format_percent
 
 R = TypeVar("R", WarmRelation, WarmTrouble)
@@ -51,7 +50,7 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
     if result.work is not None:
         parts.append(_wrapped(_done(result), terminal))
     if rows:
-        parts.append(_table(result, rows[: len(rows) - hidden], terminal))
+        parts.append(_table_text(_table(result, rows[: len(rows) - hidden]), terminal))
     if result.relations_found is not None and result.relations_found > len(result.relations):
         left = result.relations_found - len(result.relations)
         parts.append(_wrapped([f"... and {counted(left, 'relation')} more; without --top: all"], terminal))
@@ -185,39 +184,35 @@ def pushed_out_lines(result: WarmResult) -> list[str]:
     return lines
 
 
-def _table(result: WarmResult, rows: list[WarmRelation], terminal: Terminal) -> str:
-    """Return the relations; on a terminal the reasons are wrapped, or left out where it is narrow."""
-    fields = [
-        Field("order", 4, [str(number) for number in range(1, len(rows) + 1)]),
-        Field("relation", 0, [_name(row, result.database) for row in rows], left=True),
-        Field("size", 2, [format_bytes(row.size_bytes) for row in rows]),
-        Field("to\nread" if result.work is None else "read", 1, [known_bytes(_read(row)) for row in rows]),
-        Field("left\nout", 3, [known_bytes(row.left_out_bytes) for row in rows]),
+def _table(result: WarmResult, rows: Sequence[WarmRelation]) -> Table[tuple[int, WarmRelation]]:
+    columns: list[Column[tuple[int, WarmRelation]]] = [
+        Column("order", lambda at: str(at[0]), rank=4),
+        Column("relation", lambda at: _name(at[1], result.database), left=True),
+        Column("size", lambda at: format_bytes(at[1].size_bytes), rank=2),
+        Column("to\nread" if result.work is None else "read", lambda at: known_bytes(_read(at[1])), rank=1),
+        Column("left\nout", lambda at: known_bytes(at[1].left_out_bytes), rank=3),
     ]
-    if result.verified is not None and result.into != "page-cache":
-        fields.append(Field("in\npool", 5, [known_bytes(row.pool_resident_bytes) for row in rows]))
-    if result.verified is not None:
-        cached = [known_bytes(row.page_cache_resident_bytes) for row in rows]
-        fields.append(Field("in page\ncache", 6, cached))
-    whys = [[row.why] for row in rows]
-    room = terminal.width - table_width(fields) - 2
-    if terminal.interactive and any(len(row.why) > room for row in rows):
-        if room < _LEAST_WIDTH_OF_REASONS:
-            return fitted_table(fields, terminal)
-        whys = [textwrap.wrap(row.why, room) or [""] for row in rows]
-        fields = [
-            replace(
-                field, cells=[line for pair in zip(field.cells, whys, strict=True) for line in _over(*pair)]
-            )
-            for field in fields
+    if result.work is None and any(row.page_cache_bytes for row in rows):
+        columns += [
+            Column("into shared_buffers", lambda at: known_bytes(at[1].pool_bytes), only="page"),
+            Column("into the page cache", lambda at: known_bytes(at[1].page_cache_bytes), only="page"),
         ]
-    fields.append(Field("why", 7, [line for why in whys for line in why], left=True))
-    return fitted_table(fields, terminal)
+    if result.verified is not None and result.into != "page-cache":
+        columns.append(Column("in\npool", lambda at: known_bytes(at[1].pool_resident_bytes), rank=5))
+    if result.verified is not None:
+        cached: Column[tuple[int, WarmRelation]]
+        cached = Column("in page\ncache", lambda at: known_bytes(at[1].page_cache_resident_bytes), rank=6)
+        columns.append(cached)
+    columns.append(Column("why", lambda at: at[1].why, left=True, rank=7))
+    return Table(columns, list(enumerate(rows, 1)))
 
 
-def _over(cell: str, lines: Sequence[str]) -> list[str]:
-    """Return the cell and blank ones below it, as many as there are lines."""
-    return [cell, *[""] * (len(lines) - 1)]
+def _table_text(table: Table[tuple[int, WarmRelation]], terminal: Terminal) -> str:
+    """Return the relations; on a terminal the reasons are wrapped, or left out where it is narrow."""
+    room = table.room(terminal)
+    if not terminal.interactive or all(len(row.why) <= room for _, row in table.rows):
+        return table.text(terminal)
+    return table.text(terminal, wrap=0 if room < _LEAST_WIDTH_OF_REASONS else room)
 
 
 def _read(row: WarmRelation) -> int:
@@ -322,37 +317,11 @@ def _section(result: WarmResult) -> Section:
         facts.append(Fact(known_bytes(result.verified.pool_bytes), "in shared_buffers of it", Measured))
         facts.append(Fact(known_bytes(result.verified.page_cache_bytes), "in the page cache of it", Measured))
     own, catalogs = _parted(result.relations)
-    columns = {
-        "relation": [_name(row, result.database) for row in own],
-        "order": [str(number) for number in range(1, len(own) + 1)],
-        "size": [format_bytes(row.size_bytes) for row in own],
-    }
-    if result.work is None:
-        columns["into shared_buffers"] = [known_bytes(row.pool_bytes) for row in own]
-        if any(row.page_cache_bytes for row in own):
-            columns["into the page cache"] = [known_bytes(row.page_cache_bytes) for row in own]
-    columns["left out"] = [known_bytes(row.left_out_bytes) for row in own]
-    if result.work is not None:
-        columns["read"] = [known_bytes(row.read_bytes) for row in own]
-    if result.verified is not None and result.into != "page-cache":
-        columns["in shared_buffers now"] = [known_bytes(row.pool_resident_bytes) for row in own]
-    if result.verified is not None:
-        columns["in the page cache now"] = [known_bytes(row.page_cache_resident_bytes) for row in own]
-    columns["why"] = [row.why for row in own]
-    rows = [[Cell(text) for text in line] for line in zip(*columns.values(), strict=True)]
     troubles = [*result.refused, *(result.work.troubles if result.work is not None else [])]
     notes = [_catalogs_line(catalogs)] if catalogs else []
     notes += [f"Not read: {_name(entry, result.database)}: {entry.why}." for entry in troubles]
     notes += [f"Not seen: {entry.what}: {entry.why}." for entry in result.missing]
-    worded = [number for number, name in enumerate(columns) if name in ("relation", "why")]
-    return Section(
-        "Relations", "relations", "", facts, [], [], list(columns), rows, notes=notes, worded=worded
-    )
+    return Section("Relations", "relations", facts=facts, table=_table(result, own), notes=notes)
 
 
-VIEW = View(
-    WarmResult,
-    text=warm_text,
-    page=warm_page,
-    rows=lambda result: rows_of(WarmRelation, result.relations),
-)
+VIEW = View(WarmResult, warm_text, warm_page, listed(WarmRelation, "relations"))

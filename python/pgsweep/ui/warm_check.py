@@ -18,7 +18,7 @@ from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import percent
 from pgsweep.ui.section import Page
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 from pgsweep.units import format_plain
 
 _PARTS: Final = re.compile(r"(<=|>=|==|!=|<|>|=)")
@@ -68,9 +68,4 @@ def check_page(result: WarmCheckResult) -> Page:
     return Page(title, lead, [relations_page(result.relations, state_facts(result.state), result.missing)])
 
 
-VIEW = View(
-    WarmCheckResult,
-    text=check_text,
-    page=check_page,
-    rows=lambda result: rows_of(HeatRelation, result.relations),
-)
+VIEW = View(WarmCheckResult, check_text, check_page, listed(HeatRelation, "relations"))

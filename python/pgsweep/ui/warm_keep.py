@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pgsweep.plain import relation_label, shown
 from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepRelation, WarmKeepResult, WarmKeepSample
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes, percent, seconds, times
-from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
+from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.subject import subject_line
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 
 _NAMED = 4
 _ENDINGS = {"time": "the requested time had passed", "stop": "stopped", "gone": "no relation was left"}
@@ -56,26 +58,10 @@ def plan_text(plan: WarmKeepPlan, terminal: Terminal) -> str:
         head += "\nNo block of them is in use now; those that clients use will be kept, up to the budget."
     if plan.pool_source == "peek":
         head += "\nThe pool is looked at in the server's memory, without a statement."
-    columns = [
-        Column("relation", left=True),
-        Column("kind", left=True),
-        Column("size"),
-        Column("to keep"),
-        Column("resident\nof it"),
-    ]
-    rows = [
-        [
-            _label(row),
-            row.kind,
-            known_bytes(row.size_bytes),
-            known_bytes(row.kept_bytes),
-            percent(row.resident_share_after),
-        ]
-        for row in plan.relations
-    ]
+    columns = [*_KEPT, Column("resident\nof it", lambda row: percent(row.resident_share_after))]
     statements = "\n\n".join(f"{statement.rstrip(';')};" for statement in plan.statements)
     first = "Statements, as they would be sent; those that read are of the first second:"
-    return "\n\n".join([head, table(columns, rows, terminal), first, statements]) + "\n"
+    return "\n\n".join([head, Table(columns, plan.relations).text(terminal), first, statements]) + "\n"
 
 
 def warm_keep_text(result: WarmKeepResult, terminal: Terminal) -> str:
@@ -86,7 +72,7 @@ def warm_keep_text(result: WarmKeepResult, terminal: Terminal) -> str:
         before, mean = percent(result.resident_share_before), percent(result.resident_share_mean)
         after = percent(result.resident_share_after)
         head += f"\nResident: {before} before, {mean} on average, {after} at the end."
-    parts = [head, "\n".join(cost_lines(result)), _table(result, terminal)]
+    parts = [head, "\n".join(cost_lines(result)), _table(result).text(terminal)]
     if result.notes:
         parts.append("\n".join(f"note: {shown(note)}" for note in result.notes))
     parts += missing_lines(result.missing, terminal)
@@ -150,36 +136,24 @@ def _label(row: WarmKeepRelation) -> str:
     return shown(relation_label(row.schema, row.relation, row.table_schema, row.table))
 
 
-def _table(result: WarmKeepResult, terminal: Terminal) -> str:
-    columns = [
-        Column("relation", left=True),
-        Column("kind", left=True),
-        Column("size"),
-        Column("to keep"),
-        Column("resident\nbefore"),
-        Column("on\naverage"),
-        Column("at the\nend"),
-        Column("touched"),
-        Column("read"),
-    ]
-    troubled = any(row.trouble for row in result.relations)
-    if troubled:
-        columns.append(Column("", left=True))
-    rows = []
-    for row in result.relations:
-        cells = [
-            _label(row),
-            row.kind,
-            known_bytes(row.size_bytes),
-            known_bytes(row.kept_bytes),
-            percent(row.resident_share_before),
-            percent(row.resident_share_mean),
-            percent(row.resident_share_after),
-            count(row.touched_blocks),
-            count(row.read_blocks),
-        ]
-        rows.append([*cells, shown(row.trouble or "")] if troubled else cells)
-    return table(columns, rows, terminal)
+_KEPT: Final[list[Column[WarmKeepRelation]]] = [
+    Column("relation", _label, left=True),
+    Column("kind", lambda row: row.kind, left=True),
+    Column("size", lambda row: known_bytes(row.size_bytes)),
+    Column("to keep", lambda row: known_bytes(row.kept_bytes)),
+]
+_DONE: Final[list[Column[WarmKeepRelation]]] = [
+    Column("resident\nbefore", lambda row: percent(row.resident_share_before)),
+    Column("on\naverage", lambda row: percent(row.resident_share_mean)),
+    Column("at the\nend", lambda row: percent(row.resident_share_after)),
+    Column("touched", lambda row: count(row.touched_blocks)),
+    Column("read", lambda row: count(row.read_blocks)),
+]
+
+
+def _table(result: WarmKeepResult) -> Table[WarmKeepRelation]:
+    rows = result.relations
+    return Table([*_KEPT, *_DONE], rows, remarks=[shown(row.trouble or "") for row in rows])
 
 
 def warm_keep_page(result: WarmKeepResult) -> Page:
@@ -197,38 +171,8 @@ def warm_keep_page(result: WarmKeepResult) -> Page:
         Fact(count(result.read_blocks), "blocks read", Measured),
         Fact(seconds(result.statement_seconds), "in the server", Measured),
     ]
-    head = [
-        "relation",
-        "kind",
-        "size",
-        "to keep",
-        "resident before",
-        "on average",
-        "at the end",
-        "touched",
-        "read again",
-    ]
-    rows = [
-        [
-            Cell(_label(row), row.trouble or ""),
-            Cell(row.kind),
-            Cell(known_bytes(row.size_bytes)),
-            Cell(known_bytes(row.kept_bytes)),
-            Cell(percent(row.resident_share_before)),
-            Cell(percent(row.resident_share_mean)),
-            Cell(percent(row.resident_share_after)),
-            Cell(count(row.touched_blocks)),
-            Cell(count(row.read_blocks)),
-        ]
-        for row in result.relations
-    ]
-    section = Section("Kept relations", "kept", "", facts, [], [], head, rows, worded=(0, 1))
+    section = Section("Kept relations", "kept", facts=facts, table=_table(result))
     return Page(title, lead, [section], notes=result.notes)
 
 
-VIEW = View(
-    WarmKeepResult,
-    text=warm_keep_text,
-    page=warm_keep_page,
-    rows=lambda result: rows_of(WarmKeepRelation, result.relations),
-)
+VIEW = View(WarmKeepResult, warm_keep_text, warm_keep_page, listed(WarmKeepRelation, "relations"))

@@ -15,7 +15,7 @@ from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes, percent, seconds, times
 from pgsweep.ui.section import Page
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.view import View, listed
 from pgsweep.ui.warm import PUSHED_OUT_SHARE, pasted
 
 
@@ -91,9 +91,4 @@ def restore_page(result: WarmRestoreResult) -> Page:
     return Page(title, lead, [relations_page(result.relations, facts, result.missing)])
 
 
-VIEW = View(
-    WarmRestoreResult,
-    text=restore_text,
-    page=restore_page,
-    rows=lambda result: rows_of(HeatRelation, result.relations),
-)
+VIEW = View(WarmRestoreResult, restore_text, restore_page, listed(HeatRelation, "relations"))

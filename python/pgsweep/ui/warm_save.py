@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pgsweep.plain import shown
 from pgsweep.records.heat import WarmSaveResult
-from pgsweep.ui.heat import (
-    levels,
-)
+from pgsweep.ui.heat import levels
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes, seconds
-from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
+from pgsweep.ui.section import Fact, Page, Section
+from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
@@ -55,8 +54,12 @@ def save_page(result: WarmSaveResult) -> Page:
         Fact(known_bytes(None if cached is None else cached * block_bytes), "of the page cache", Measured),
         Fact(format_bytes(result.size_bytes), "size of the file", Measured),
     ]
-    rows = [[Cell(str(level)), Cell(count(blocks))] for level, blocks in enumerate(result.usage_counts)]
-    section = Section("Saved heat", "heat", "", facts, [], [], ["usage_count", "blocks"], rows)
+    columns: list[Column[tuple[int, int]]] = [
+        Column("usage_count", lambda row: str(row[0])),
+        Column("blocks", lambda row: count(row[1])),
+    ]
+    table = Table(columns, list(enumerate(result.usage_counts)))
+    section = Section("Saved heat", "heat", facts=facts, table=table)
     title = f"Saved to {shown(result.path)}" if result.skipped is None else "Nothing was saved"
     return Page(title, result.skipped or f"Saved at {result.at}.", [section])
 

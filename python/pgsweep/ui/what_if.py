@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from pgsweep.records.prediction import (
     ChangedPrediction,
@@ -15,8 +15,8 @@ from pgsweep.records.prediction import (
     WhatIf,
 )
 from pgsweep.ui.numbers import count, factor, factors, format_bytes, percent
-from pgsweep.ui.section import VERDICTS, Cell, Fact, Group, Predicted, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.section import VERDICTS, Fact, Section
+from pgsweep.ui.table import HERE, PREDICTED, Column, Predicted, Table
 from pgsweep.ui.terminal import Terminal
 
 _FIELDS: Final = (
@@ -34,39 +34,17 @@ _FIELDS: Final = (
 
 def what_if_text(result: PredictResult, terminal: Terminal) -> str:
     """Return what is assumed, and both curves side by side."""
-    lines = ["What if (assumed):"]
-    for one in result.what_if:
-        lines += textwrap.wrap(
-            _sentence(one), min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
-        )
+    lines = ["What if (assumed):", *terminal.bullets(map(_sentence, result.what_if))]
     changed = result.changed
     if changed is None:
         return "\n".join(lines)
-    columns = [
-        Column("shared_buffers"),
-        Column("miss ratio\ntoday"),
-        Column("miss ratio\nwhat if"),
-        Column("90% interval"),
-        Column("misses/s\ntoday"),
-        Column("misses/s\nwhat if"),
-    ]
-    disk = _disk(result)
-    if disk:
-        columns += [Column("disk reads/s\ntoday"), Column("disk reads/s\nwhat if"), Column("90% interval")]
-    columns.append(Column("", left=True))
-    today = result.observed.shared_buffers_bytes
-    rows, marked = [], None
-    for index, (size, cells) in enumerate(_cells(result, changed)):
-        here = size == today
-        marked = index if here else marked
-        rows.append([*cells, terminal.pick("◀", "<") + " today" if here else ""])
     parts = ["\n".join(lines), _load(result, changed)]
-    if rows:
-        parts.append(table(columns, rows, terminal, marked=marked))
-    loop = [[format_bytes(size), *cells] for size, cells in _throughput(changed)]
-    if loop:
-        heads = [Column("shared_buffers"), Column("throughput\nof today's"), Column("90% interval")]
-        parts.append(table(heads, loop, terminal))
+    table = _table(result, changed)
+    if table.rows:
+        parts.append(table.text(terminal))
+    if loop := _loop(changed):
+        sizes: list[Column[int]] = [Column("shared_buffers", format_bytes)]
+        parts.append(Table([*sizes, *_throughput(changed, "text")], list(loop)).text(terminal))
     width = min(terminal.width, 100)
     parts += ["\n".join(textwrap.wrap(reason, width)) for reason in _reasons(result, changed)]
     return "\n\n".join(parts)
@@ -80,17 +58,6 @@ def what_if_verdict_title(changed: ChangedPrediction) -> str:
 def what_if_section(result: PredictResult) -> Section:
     """Return the same as a section of the page."""
     changed = result.changed
-    disk = _disk(result)
-    head = ["shared_buffers", "miss ratio today, %", "with what-ifs, %", "90% interval, %"]
-    head += ["misses per second today", "with what-ifs"]
-    head += ["disk reads per second today", "with what-ifs", "90% interval"] if disk else []
-    cells = [] if changed is None else _cells(result, changed)
-    loop = {} if changed is None else dict(_throughput(changed))
-    if loop:
-        head += ["throughput with what-ifs, of today's", "90% interval"]
-        cells = [(size, [*row, *loop.get(size, ["", ""])]) for size, row in cells]
-    today = result.observed.shared_buffers_bytes
-    places = [index for index, (size, _) in enumerate(cells) if size == today]
     notes = [_sentence(one) for one in result.what_if]
     if changed is not None:
         notes += [what_if_verdict_title(changed), *changed.verdict.sentences, *_reasons(result, changed)]
@@ -102,11 +69,7 @@ def what_if_section(result: PredictResult) -> Section:
         ident="what-if",
         lead="; ".join(one.text for one in result.what_if),
         facts=facts,
-        figures=[],
-        groups=[Group(""), Group("predicted", len(head) - 1, Predicted)],
-        head=head,
-        rows=[[Cell(text) for text in row] for _, row in cells],
-        marked=places[0] if places else None,
+        table=None if changed is None else _table(result, changed),
         notes=notes,
     )
 
@@ -123,7 +86,7 @@ def what_if_values(result: PredictResult) -> Callable[[int], tuple[object, ...]]
         return lambda _: ()
     points = {point.shared_buffers_bytes: point for point in changed.points}
     disk = {} if changed.memory is None else {p.shared_buffers_bytes: p for p in changed.memory.points}
-    loop = {point.shared_buffers_bytes: point for point in _loop(changed)}
+    loop = _loop(changed)
 
     def values(size: int) -> tuple[object, ...]:
         point, behind, speed = points.get(size), disk.get(size), loop.get(size)
@@ -139,16 +102,27 @@ def what_if_values(result: PredictResult) -> Callable[[int], tuple[object, ...]]
     return values
 
 
-def _loop(changed: ChangedPrediction) -> list[ThroughputPoint]:
+def _loop(changed: ChangedPrediction) -> dict[int, ThroughputPoint]:
     memory = changed.memory
-    return [] if memory is None or memory.throughput is None else memory.throughput.points
+    points = [] if memory is None or memory.throughput is None else memory.throughput.points
+    return {point.shared_buffers_bytes: point for point in points}
 
 
-def _throughput(changed: ChangedPrediction) -> list[tuple[int, list[str]]]:
-    """Return the cells of the throughput by size, of that of today's size, memory and load."""
+def _throughput(changed: ChangedPrediction, only: Literal["text", "page"]) -> list[Column[int]]:
+    """Return the throughput by size, of that of today's size, memory and load."""
+    loop = _loop(changed)
+
+    def interval(size: int) -> str:
+        return factors(loop[size].low, loop[size].high) if size in loop else ""
+
     return [
-        (point.shared_buffers_bytes, [factor(point.ratio), factors(point.low, point.high)])
-        for point in _loop(changed)
+        Column(
+            "throughput\nof today's",
+            lambda size: factor(loop[size].ratio) if size in loop else "",
+            group=PREDICTED,
+            only=only,
+        ),
+        Column("90% interval", interval, group=PREDICTED, only=only),
     ]
 
 
@@ -166,33 +140,40 @@ def _sentence(one: WhatIf) -> str:
 
 
 def _load(result: PredictResult, changed: ChangedPrediction) -> str:
+    measured, assumed = result.observed.accesses_per_second, changed.accesses_per_second
+    return f"Accesses per second: {count(measured)} measured, {count(assumed)} assumed."
+
+
+def _table(result: PredictResult, changed: ChangedPrediction) -> Table[int]:
+    """Return both curves by size, ascending; on a page with the throughput."""
     observed = result.observed
-    now = observed.accesses / observed.seconds if observed.seconds > 0 else 0.0
-    return f"Accesses per second: {count(now)} measured, {count(changed.accesses_per_second)} assumed."
-
-
-def _disk(result: PredictResult) -> bool:
-    return result.changed is not None and result.changed.memory is not None
-
-
-def _cells(result: PredictResult, changed: ChangedPrediction) -> list[tuple[int, list[str]]]:
-    """Return the cells of each size, ascending."""
-    observed = result.observed
-    per_second = observed.accesses / observed.seconds if observed.seconds > 0 else 0.0
     now = {point.shared_buffers_bytes: point for point in result.points}
     then = {point.shared_buffers_bytes: point for point in changed.points}
-    behind_now = {} if result.memory is None else {p.shared_buffers_bytes: p for p in result.memory.points}
-    behind = {} if changed.memory is None else {p.shared_buffers_bytes: p for p in changed.memory.points}
-    found = []
-    for size in sorted({*now, *then, *changed.unknown_bytes}):
-        before, after = now.get(size), then.get(size)
-        cells = [format_bytes(size), _ratio(before), _ratio(after), _interval(after)]
-        cells.append("" if before is None else count(before.miss_ratio * per_second))
-        cells.append("" if after is None else count(after.miss_ratio * changed.accesses_per_second))
-        if _disk(result):
-            cells += [_reads(behind_now.get(size)), _reads(behind.get(size)), _bounds(behind.get(size))]
-        found.append((size, cells))
-    return found
+
+    def rate(points: dict[int, CurvePoint], per_second: float) -> Callable[[int], str]:
+        return lambda size: count(points[size].miss_ratio * per_second) if size in points else ""
+
+    columns: list[Column[int]] = [
+        Column("shared_buffers", format_bytes),
+        Column("miss ratio\ntoday", lambda size: _ratio(now.get(size)), group=PREDICTED),
+        Column("miss ratio\nwhat if", lambda size: _ratio(then.get(size)), group=PREDICTED),
+        Column("90% interval", lambda size: _interval(then.get(size)), group=PREDICTED),
+        Column("misses/s\ntoday", rate(now, observed.accesses_per_second), group=PREDICTED),
+        Column("misses/s\nwhat if", rate(then, changed.accesses_per_second), group=PREDICTED),
+    ]
+    if changed.memory is not None:
+        before = {} if result.memory is None else {p.shared_buffers_bytes: p for p in result.memory.points}
+        after = {p.shared_buffers_bytes: p for p in changed.memory.points}
+        columns += [
+            Column("disk reads/s\ntoday", lambda size: _reads(before.get(size)), group=PREDICTED),
+            Column("disk reads/s\nwhat if", lambda size: _reads(after.get(size)), group=PREDICTED),
+            Column("90% interval", lambda size: _bounds(after.get(size)), group=PREDICTED),
+        ]
+    columns += _throughput(changed, "page") if _loop(changed) else []
+    sizes = sorted({*now, *then, *changed.unknown_bytes})
+    today = observed.shared_buffers_bytes
+    marked = sizes.index(today) if today in sizes else None
+    return Table(columns, sizes, marked, [f"{HERE}today" if size == today else "" for size in sizes])
 
 
 def _ratio(point: CurvePoint | None) -> str:

@@ -7,30 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
-from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import FileName
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
     from pgsweep.records.lab import LabResult
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES}, hidden=True)
+@subcommand(hidden=True)
 @click.argument("first", type=FileName())
 @click.argument("second", type=FileName())
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     first: Path,
     second: Path,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
 ) -> None:
     r"""Compare two results of `pgsweep lab run`, cell by cell.
 
@@ -44,14 +37,10 @@ def command(
       pgsweep lab compare before.json after.json
       pgsweep lab compare pg15.html pg18.html --json
     """
-    settings = settings_of(ctx)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.lab.compare import compare
 
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
-    result = compare(_read(first), _read(second), names=names)
-    output.write(with_provenance(result, settings.arguments))
+    run.show(compare(_read(first), _read(second), names=names))
 
 
 def _read(path: Path) -> LabResult:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, FileName, bindir_option, common_options, settings_of
-from pgsweep.cli.output import Output, check_writable, output_options
+from pgsweep.cli.command import Run, confirm, subcommand
+from pgsweep.cli.common import Count, FileName, bindir_option
+from pgsweep.cli.output import check_writable
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import ClusterError, UsageError
 from pgsweep.plain import shell_words
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pgsweep.lab.protocol import Disposable
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand()
 @click.argument("what", metavar="[NAME|GRID.toml]", required=False)
 @click.option("--all", "every", is_flag=True, help="Every experiment, one after the other; one report.")
 @click.option(
@@ -31,17 +31,13 @@ if TYPE_CHECKING:
 @click.option("--full", is_flag=True, help="For an experiment: use the article's sizes, as with --scale 1.")
 @click.option(
     "--repeat",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="How often each run is repeated; intervals need 5.  [default: the experiment's, or the grid's]",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the order of runs and of pgbench."
-)
+@click.option("--seed", type=Count(min=0), help="Seed of the order of runs and of pgbench.")
 @click.option(
     "--samples",
     type=FileName(),
-    metavar="FILE",
     help="File of the runs; if it exists, its runs are kept and the rest is done. With --all a folder.  "
     "[default: NAME.samples.jsonl, or lab.samples]",
 )
@@ -49,7 +45,6 @@ if TYPE_CHECKING:
 @click.option(
     "--work-dir",
     type=FileName(file_okay=False),
-    metavar="DIR",
     help="Where the server's data directory is made.  [default: the place for temporary files]",
 )
 @click.option(
@@ -71,11 +66,8 @@ if TYPE_CHECKING:
 )
 @click.option("-n", "--dry-run", is_flag=True, help="With --dsn: say what would be done, and do nothing.")
 @click.option("-y", "--yes", is_flag=True, help="With --dsn: do not ask.")
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     what: str | None,
@@ -92,10 +84,6 @@ def command(
     restart_command: str | None,
     dry_run: bool,
     yes: bool,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
 ) -> None:
     r"""Run an experiment of `pgsweep lab list`, or the grid of settings that a TOML file describes.
 
@@ -132,9 +120,7 @@ def command(
       pgsweep lab run my-grid.toml --executor processes:2
       pgsweep lab run my-grid.toml --dsn service=test --restart-command 'systemctl restart postgresql'
     """
-    settings = settings_of(ctx)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
-    from pgsweep.cli.provenance import with_provenance
+    settings = run.settings
     from pgsweep.lab.protocol import Place
     from pgsweep.lab.run import prepare
     from pgsweep.pg.conninfo import place_of
@@ -178,7 +164,7 @@ def command(
                 command=command,
                 progress=progress,
             )
-        output.write(with_provenance(found, settings.arguments, server="a private server"))
+        run.show(found, server="a private server")
         settings.say(f"every run: {folder}")
         if not found.results:
             raise ClusterError("no experiment could be run", cause=found.skipped[0].why)
@@ -191,7 +177,7 @@ def command(
         if dry_run:
             settings.say("dry run: nothing was changed")
             return
-        _ask(yes=yes)
+        confirm("Run these steps on this server now?", yes=yes, what="this disturbs the server")
         shown = place_of(server.conninfo)
     file = samples or Path(f"{chosen.plan.name.replace('/', '-')}.samples.jsonl")
     check_writable(file)
@@ -208,7 +194,7 @@ def command(
             progress=progress,
             executor=executor,
         )
-    output.write(with_provenance(result, settings.arguments, server=shown))
+    run.show(result, server=shown)
     settings.say(f"every run: {file}")
     failed = [cell for cell in result.cells if cell.failures]
     if failed and not any(cell.runs for cell in result.cells):
@@ -241,15 +227,3 @@ def _server_of(dsn: str | None, restart_command: str | None, *, needless: bool) 
         )
     assert restart_command is not None
     return Disposable(build_conninfo(dsn), restart_command)
-
-
-def _ask(*, yes: bool) -> None:
-    """Ask whether the server may be disturbed."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "this disturbs the server, and there is no terminal to ask on",
-            hint="add --yes, or see what would be done: --dry-run",
-        )
-    click.confirm("Run these steps on this server now?", abort=True, err=True)

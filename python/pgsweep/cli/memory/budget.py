@@ -6,52 +6,36 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, common_options
-from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.observing import observing
-from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.settings import Settings
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Bytes, Count
 
 if TYPE_CHECKING:
     from pgsweep.records.budget import BudgetResult
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
-@connection_options
+@subcommand(server="database")
 @click.option(
     "--max-connections",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="Compute the budget for N connections.  [default: the setting]",
 )
 @click.option(
     "--plan-nodes",
-    type=click.IntRange(min=0),
+    type=Count(min=0),
     default=2,
-    show_default=True,
-    metavar="N",
     help="Sorts and hashes that each connection is assumed to hold at once, at the high end.",
 )
 @click.option(
-    "--work-mem",
-    type=Bytes(),
-    metavar="SIZE",
-    help="Compute the budget for this work_mem.  [default: the setting]",
+    "--work-mem", type=Bytes(), help="Compute the budget for this work_mem.  [default: the setting]"
 )
 @click.option(
     "--ram",
     "ram_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Compute the budget for this much memory.  [default: what the server may use of its host]",
 )
-@output_options
-@common_options
-@observing
 def command(
-    settings: Settings,
-    target: Target,
-    output: Output,
+    run: Run,
     /,
     *,
     max_connections: int | None,
@@ -79,7 +63,6 @@ def command(
       sudo pgsweep memory budget --json | jq .verdict
       pgsweep memory budget -h db.example.com --ram 16GB
     """
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.errors import MissingAbility
     from pgsweep.memory.assumed import budget_by_settings
     from pgsweep.memory.budget import budget
@@ -112,4 +95,4 @@ def command(
                 ram_bytes=ram_bytes,
             )
 
-    output.write(with_provenance(target.use(budget_of), settings.arguments, server=target.server))
+    run.show(run.target.use(budget_of))

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import click
-
-from pgsweep.cli.common import HELP_NAMES, common_options
-from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.observing import observing
-from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.settings import Settings
+from pgsweep.cli.command import Run, subcommand
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
-@connection_options
-@output_options
-@common_options
-@observing
-def command(settings: Settings, target: Target, output: Output, /) -> None:
+@subcommand(server="database")
+def command(run: Run, /) -> None:
     r"""Show the kernel's settings that matter to a database host, and the recommended values.
 
     For each setting: the present value, a recommendation, the reason, the source, and how certain the advice
@@ -29,7 +19,6 @@ def command(settings: Settings, target: Target, output: Output, /) -> None:
       pgsweep memory kernel
       pgsweep memory kernel -h localhost -U postgres --json
     """
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.memory.kernel import examine
 
-    output.write(with_provenance(target.use(examine), settings.arguments, server=target.server))
+    run.show(run.target.use(examine))

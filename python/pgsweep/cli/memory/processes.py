@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pgsweep.cli.branches import Branching
-from pgsweep.cli.common import HELP_NAMES, Duration, common_options, settings_of
-from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Count, Duration
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,11 +17,8 @@ if TYPE_CHECKING:
 _BRANCHES = {"budget": "memory.budget", "kernel": "memory.kernel"}
 
 
-@click.command(cls=Branching, branches=_BRANCHES, context_settings={"help_option_names": HELP_NAMES})
-@connection_options
-@click.option(
-    "--top", type=click.IntRange(min=1), metavar="N", help="Only the N processes that cost the most."
-)
+@subcommand(server="database", cls=Branching, branches=_BRANCHES)
+@click.option("--top", type=Count(min=1), help="Only the N processes that cost the most.")
 @click.option(
     "--queries",
     is_flag=True,
@@ -31,27 +26,15 @@ _BRANCHES = {"budget": "memory.budget", "kernel": "memory.kernel"}
     "only.",
 )
 @click.option("--watch", "watching", is_flag=True, help="Repeat until Ctrl-C.")
-@click.option(
-    "--interval", type=Duration(), default="2s", show_default=True, help="Time from one sample to the next."
-)
-@output_options
-@common_options
-@click.pass_context
+@click.option("--interval", type=Duration(), default="2s", help="Time from one sample to the next.")
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     top: int | None,
     queries: bool,
     watching: bool,
     interval: float,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> None:
     r"""Show what every process of the server costs the host, and what a connection truly costs.
 
@@ -70,31 +53,26 @@ def command(
       sudo pgsweep memory budget
       pgsweep memory kernel
     """
-    settings = settings_of(ctx)
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
-    if watching and (as_json or as_csv or html or out):
+    if watching and any(run.output_options.values()):
         raise UsageError(
             "--watch shows text on the terminal only",
             hint="leave it out for a file, --json or --csv: `watch -n 2 pgsweep memory --json`",
         )
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.memory.processes import look, opened
 
     def looked(conninfo: str) -> MemoryResult | None:
         with opened(conninfo) as server:
 
             def once() -> MemoryResult:
-                result = look(server, top=top, queries=queries)
-                return with_provenance(result, settings.arguments, server=target.server)
+                return run.made(look(server, top=top, queries=queries))
 
             if watching:
                 from pgsweep.cli.watch import watch
 
-                watch(once, interval, settings)
+                watch(once, interval, run.settings)
                 return None
             return once()
 
-    result = target.use(looked)
+    result = run.target.use(looked)
     if result is not None:
-        output.write(result)
+        run.output.write(result)

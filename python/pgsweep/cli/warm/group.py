@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pgsweep.cli.branches import Branching
-from pgsweep.cli.common import HELP_NAMES, common_options
+from pgsweep.cli.command import Run, subcommand
 
 _BRANCHES = {
     "plan": "warm.plan",
@@ -17,10 +17,8 @@ _BRANCHES = {
 }
 
 
-@click.command(cls=Branching, branches=_BRANCHES, context_settings={"help_option_names": HELP_NAMES})
-@common_options
-@click.pass_context
-def command(ctx: click.Context, /) -> None:
+@subcommand(output=False, cls=Branching, branches=_BRANCHES)
+def command(run: Run, /) -> None:
     r"""Warm the caches of a cold server, and keep relations resident.
 
     After a restart both caches are empty, and every query waits for the disk. The blocks that queries will
@@ -38,4 +36,4 @@ def command(ctx: click.Context, /) -> None:
       pgsweep warm check shop.heat shop --fail-if 'worth<0.9'
       pgsweep warm keep customers prices -d shop --indexes
     """
-    click.echo(ctx.get_help())
+    click.echo(run.ctx.get_help())

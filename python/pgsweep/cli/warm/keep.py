@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, pool_source_option, settings_of
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Bytes, Duration, pool_source_option
 from pgsweep.cli.completing import relation_names
-from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
-from pgsweep.cli.output import Output, output_options, write_stdout
+from pgsweep.cli.output import write_stdout
 from pgsweep.errors import PgsweepError, UsageError
 
 if TYPE_CHECKING:
@@ -22,16 +21,14 @@ if TYPE_CHECKING:
     from pgsweep.warm.keep.keep import KeepOptions
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(server="options")
 @click.argument("relations", metavar="RELATION...", nargs=-1, required=True, shell_complete=relation_names)
-@connection_flags
 @click.option("--indexes", is_flag=True, help="Keep the tables' indexes too.")
 @click.option("--toast", is_flag=True, help="Keep the tables' TOAST relations too.")
 @click.option(
     "--budget",
     "budget_bytes",
     type=Bytes(),
-    metavar="SIZE",
     help="Never keep more than this; of larger relations, the hottest blocks.  [default: a quarter of "
     "shared_buffers, into which all must fit]",
 )
@@ -40,36 +37,26 @@ if TYPE_CHECKING:
     "rate_bytes",
     type=Bytes(),
     default="32MB",
-    show_default=True,
-    metavar="SIZE",
     help="Read evicted blocks no faster than this a second.",
 )
 @click.option(
     "--interval",
     "interval_seconds",
     type=Duration(),
-    metavar="TIME",
     help="Time from one round to the next.  [default: a quarter of a clock pass]",
 )
-@click.option(
-    "--for", "seconds", type=Duration(), metavar="TIME", help="End after this time.  [default: at Ctrl-C]"
-)
+@click.option("--for", "seconds", type=Duration(), help="End after this time.  [default: at Ctrl-C]")
 @click.option(
     "--report",
     "report_seconds",
     type=Duration(),
     default="10s",
-    show_default=True,
-    metavar="TIME",
     help="Time from one line of progress to the next.",
 )
 @pool_source_option
 @click.option("-n", "--dry-run", is_flag=True, help="Print the statements and the bytes; touch nothing.")
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     relations: tuple[str, ...],
@@ -82,13 +69,6 @@ def command(
     report_seconds: float,
     source: Literal["auto", "peek", "sql"],
     dry_run: bool,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> None:
     r"""Keep chosen relations in shared_buffers while others flood it, until Ctrl-C.
 
@@ -111,10 +91,8 @@ def command(
       pgsweep warm keep '"Odd Name"' -d shop --dry-run
       pgsweep warm keep customers -d shop --for 10min --json | jq .resident_share_mean
     """
-    settings = settings_of(ctx)
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
-    if dry_run and (as_csv or html is not None or out):
+    settings, target, given = run.settings, run.target, run.output_options
+    if dry_run and any(given[name] for name in ("as_csv", "html", "out")):
         raise UsageError(
             "--dry-run prints its plan, as text or with --json", hint="leave out --csv, --html, -o"
         )
@@ -132,13 +110,11 @@ def command(
     )
     if dry_run:
         plan = target.use(lambda conninfo: Keeper(conninfo, options, note=settings.say).plan())
-        _show_plan(settings, plan, as_json=as_json, server=target.server)
+        _show_plan(run, plan)
         return
     with stoppable(settings, "ending") as stop:
         result = target.use(lambda conninfo: _keep(conninfo, options, seconds, stop, settings))
-    from pgsweep.cli.provenance import with_provenance
-
-    output.write(with_provenance(result, settings.arguments, server=target.server))
+    run.show(result)
     if result.ended_by == "gone":
         raise PgsweepError(
             "no relation is left to keep",
@@ -159,11 +135,10 @@ def _keep(
     return Keeper(conninfo, options, report=report, note=settings.say).run(seconds=seconds, stop=stop)
 
 
-def _show_plan(settings: Settings, plan: WarmKeepPlan, *, as_json: bool, server: str) -> None:
-    from pgsweep.cli.provenance import with_provenance
+def _show_plan(run: Run, plan: WarmKeepPlan) -> None:
     from pgsweep.ui.results import plain, to_json
     from pgsweep.ui.warm_keep import plan_text
 
-    plan = with_provenance(plan, settings.arguments, server=server)
-    write_stdout(to_json(plan) if as_json else plan_text(plain(plan), settings.terminal()))
-    settings.say("dry run: the pool was looked at once, nothing was touched or read")
+    plan, as_json = run.made(plan), run.output_options["as_json"]
+    write_stdout(to_json(plan) if as_json else plan_text(plain(plan), run.settings.terminal()))
+    run.settings.say("dry run: the pool was looked at once, nothing was touched or read")

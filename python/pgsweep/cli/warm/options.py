@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgsweep.cli.common import Bytes, Duration, FileName, pool_source_option
+from pgsweep.cli.common import Bytes, Count, Duration, FileName, pool_source_option
 from pgsweep.cli.completing import listed_relation_names, schema_names
 from pgsweep.errors import UsageError
 
@@ -19,20 +18,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONNECTIONS = 3
-
-WARM_NAMES = (
-    "relations",
-    "schema",
-    "every_database",
-    "heat",
-    "into",
-    "budget",
-    "mode",
-    "connections",
-    "rate",
-    "source",
-)
-"""The parameters that `warm_options` gives a command, for `options_of`."""
 
 
 class Names(click.ParamType[Any]):
@@ -79,7 +64,6 @@ def warm_options(function: F) -> F:
         click.option(
             "--heat",
             type=FileName(),
-            metavar="FILE",
             help="Order by what `pgsweep warm save` wrote to FILE; what it does not hold comes after, by "
             "statistics.",
         ),
@@ -87,14 +71,12 @@ def warm_options(function: F) -> F:
             "--into",
             type=click.Choice(["pool", "page-cache", "both"]),
             default="pool",
-            show_default=True,
             help="Which cache to fill: shared_buffers, the page cache, or both: the hottest into "
             "shared_buffers, the rest into the page cache.",
         ),
         click.option(
             "--budget",
             type=Bytes(),
-            metavar="SIZE",
             help="Read no more than this.  [default: what the cache holds, less a reserve]",
         ),
         click.option(
@@ -104,16 +86,9 @@ def warm_options(function: F) -> F:
             "read, prefetch: pg_prewarm in that mode.  [default: kernel where possible, else read]",
         ),
         click.option(
-            "--connections",
-            type=click.IntRange(1, 64),
-            default=_CONNECTIONS,
-            show_default=True,
-            metavar="N",
-            help="Sessions that read at once.",
+            "--connections", type=Count(1, 64), default=_CONNECTIONS, help="Sessions that read at once."
         ),
-        click.option(
-            "--rate", type=Bytes(), metavar="SIZE", help="Read no faster than this a second: 100MB."
-        ),
+        click.option("--rate", type=Bytes(), help="Read no faster than this a second: 100MB."),
     )
     function = pool_source_option(function)
     for decorator in reversed(decorators):
@@ -126,35 +101,24 @@ def latency_option(function: F) -> F:
     return click.option(
         "--max-latency",
         type=Duration(),
-        metavar="TIME",
         help="Pause while the reading of one cold block takes longer than this: 50ms.",
     )(function)
 
 
-def options_of(
-    *,
-    relations: tuple[list[str], ...],
-    schema: tuple[str, ...],
-    every_database: bool,
-    heat: Path | None,
-    into: Any,
-    budget: int | None,
-    mode: Any,
-    connections: int,
-    rate: int | None,
-    source: Any,
-    max_latency: float | None = None,
-) -> WarmOptions:
-    """Return the options as the feature takes them.
+def options_of(given: dict[str, Any], max_latency: float | None = None) -> WarmOptions:
+    """Return the options of `warm_options`, by name, as the feature takes them.
 
     Raises:
         UsageError: they contradict each other.
         HeatError: the heat file cannot be read.
     """
-    names = [name for part in relations for name in part]
-    if every_database and (names or schema):
+    names = [name for part in given["relations"] for name in part]
+    schemas, every_database, mode, heat = (
+        given[name] for name in ("schema", "every_database", "mode", "heat")
+    )
+    if every_database and (names or schemas):
         raise UsageError("--every-database takes everything, names choose", hint="leave out one of them")
-    if mode is not None and into == "pool":
+    if mode is not None and given["into"] == "pool":
         raise UsageError(
             f"--mode {mode} is for the page cache",
             cause="into shared_buffers there is one way only, pg_prewarm's mode buffer",
@@ -167,12 +131,12 @@ def options_of(
 
     return WarmOptions(
         heat=None if heat is None else weigh(heat, read_heat(heat)),
-        selection=Selection(relations=names, schemas=schema, every_database=every_database),
-        into=into,
-        budget_bytes=budget,
+        selection=Selection(relations=names, schemas=schemas, every_database=every_database),
+        into=given["into"],
+        budget_bytes=given["budget"],
         mode=mode,
-        connections=connections,
-        rate_bytes_per_second=rate,
+        connections=given["connections"],
+        rate_bytes_per_second=given["rate"],
         max_latency_seconds=max_latency,
-        source=source,
+        source=given["source"],
     )

@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, common_options, settings_of
-from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.warm.options import WARM_NAMES, options_of, warm_options
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Bytes, Count
+from pgsweep.cli.warm.options import options_of, warm_options
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
-@connection_options
+@subcommand(server="database")
 @warm_options
 @click.option(
-    "--assume-rate",
-    type=Bytes(),
-    metavar="SIZE",
-    help="Estimate the time from this many bytes a second, and read no sample.",
+    "--assume-rate", type=Bytes(), help="Estimate the time from this many bytes a second, and read no sample."
 )
 @click.option(
     "--top",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="Only the first N relations.  [default: 30 in the text on a terminal, else all]",
 )
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     assume_rate: int | None,
     top: int | None,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
     **given: Any,
 ) -> None:
     r"""Show what `pgsweep warm run` would read: in which order and why, how many bytes, how long.
@@ -64,17 +48,13 @@ def command(
       pgsweep warm plan shop --heat shop.heat
       pgsweep warm plan shop --budget 4GB --assume-rate 500MB --json | jq .expected_seconds
     """
-    settings = settings_of(ctx)
-    options = options_of(**{name: given.pop(name) for name in WARM_NAMES})
-    target = Target(no_password=no_password, ask_password=ask_password, **given)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    options = options_of(given)
     import msgspec
 
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.warm.run.run import plan
 
-    result = target.use(lambda conninfo: plan(conninfo, options, assumed_bytes_per_second=assume_rate))
+    result = run.target.use(lambda conninfo: plan(conninfo, options, assumed_bytes_per_second=assume_rate))
     if top is not None:
         found = len(result.relations)
         result = msgspec.structs.replace(result, relations=result.relations[:top], relations_found=found)
-    output.write(with_provenance(result, settings.arguments, server=target.server))
+    run.show(result)

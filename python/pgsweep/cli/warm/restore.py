@@ -2,82 +2,57 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import click
 
+from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import (
-    HELP_NAMES,
     Bytes,
+    Count,
     Duration,
-    common_options,
     pool_source_option,
-    settings_of,
 )
-from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import stoppable
-from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.warm.file import heat_file
 from pgsweep.cli.warm.run import WarmProgress
 from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(server="database", prepared=False)
 @click.argument("file", metavar="FILE")
-@connection_options
 @click.option(
     "--into",
     type=click.Choice(["pool", "page-cache", "both"]),
     default="both",
-    show_default=True,
     help="Which cache to fill; the page cache with what was in it when FILE was saved.",
 )
 @click.option(
     "--heat/--no-heat",
     default=True,
-    show_default=True,
     help="Restore usage counts: blocks whose count was above 1 are accessed until they reach it again.",
 )
-@click.option(
-    "--budget",
-    type=Bytes(),
-    metavar="SIZE",
-    help="Use no more of the pool than this.  [default: what it holds]",
-)
+@click.option("--budget", type=Bytes(), help="Use no more of the pool than this.  [default: what it holds]")
 @click.option(
     "-j",
     "--connections",
-    type=click.IntRange(1, 64),
+    type=Count(1, 64),
     default=2,
-    show_default=True,
-    metavar="N",
     help="Sessions that read at once; blocks are requested from the disk before they are read, so few "
     "suffice.",
 )
-@click.option("--rate", type=Bytes(), metavar="SIZE", help="Read and touch no more than this each second.")
-@click.option(
-    "--max-latency",
-    type=Duration(),
-    metavar="TIME",
-    help="Pause while reading one block takes longer than this.",
-)
-@click.option(
-    "--wait", type=Duration(), metavar="TIME", help="Wait this long for a server that is still starting."
-)
+@click.option("--rate", type=Bytes(), help="Read and touch no more than this each second.")
+@click.option("--max-latency", type=Duration(), help="Pause while reading one block takes longer than this.")
+@click.option("--wait", type=Duration(), help="Wait this long for a server that is still starting.")
 @click.option(
     "--next-start",
     type=Duration(),
-    metavar="TIME",
     help="Wait this long for the next start of the server: run the command before the restart.",
 )
 @pool_source_option
 @click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     file: str,
@@ -91,13 +66,6 @@ def command(
     next_start: float | None,
     source: Literal["auto", "peek", "sql"],
     dry_run: bool,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> int:
     r"""Bring back what FILE holds: the hottest blocks of all databases first, with their usage counts.
 
@@ -123,17 +91,16 @@ def command(
       pgsweep warm restore shop.heat shop --dry-run
     """
     from pgsweep.cli.progress import ConsoleProgress
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.warm.heat import restore as feature
     from pgsweep.warm.heat.file import read_heat
     from pgsweep.warm.heat.restore_plan import RestoreOptions
 
     if wait is not None and next_start is not None:
         raise UsageError("--wait and --next-start contradict each other", hint="leave one of them out")
-    settings = settings_of(ctx)
-    path = heat_file(settings, file, names["database"])
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    settings = run.settings
+    path = heat_file(settings, file, run.server_options["database"])
+    run.prepare()
+    target = run.target
     saved = read_heat(path)
     options = RestoreOptions(
         into=into,
@@ -147,13 +114,7 @@ def command(
         source=source,
     )
     if dry_run:
-        output.write(
-            with_provenance(
-                target.use(lambda conninfo: feature.dry_run(conninfo, path, saved, options)),
-                settings.arguments,
-                server=target.server,
-            )
-        )
+        run.show(target.use(lambda conninfo: feature.dry_run(conninfo, path, saved, options)))
         settings.say("dry run: nothing was read")
         return 0
     with (
@@ -172,7 +133,7 @@ def command(
                 raise
             settings.say("ended while it waited for the server")
             return INTERRUPTED
-    output.write(with_provenance(result, settings.arguments, server=target.server))
+    run.show(result)
     if result.stopped:
         settings.say("ended early; the same command reads what is missing")
         return INTERRUPTED

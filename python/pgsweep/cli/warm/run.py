@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
-from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import FileName
 from pgsweep.cli.interrupt import stoppable
-from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.settings import Settings
-from pgsweep.cli.warm.options import WARM_NAMES, latency_option, options_of, warm_options
+from pgsweep.cli.warm.options import latency_option, options_of, warm_options
 from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.ui.numbers import byte_rate, format_bytes
@@ -26,14 +25,12 @@ if TYPE_CHECKING:
     from pgsweep.warm.run.prepare import WarmOptions
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
-@connection_options
+@subcommand(server="database")
 @warm_options
 @latency_option
 @click.option(
     "--journal",
     type=FileName(dir_okay=False),
-    metavar="FILE",
     help="Where progress is recorded; the file is kept only if the run is interrupted.  [default: a file for "
     "this server, database and selection in ~/.local/state/pgsweep]",
 )
@@ -44,23 +41,14 @@ if TYPE_CHECKING:
     "into its pool are read again.",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
-@output_options
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     max_latency: float | None,
     journal: Path | None,
     resume: bool,
     dry_run: bool,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
     **given: Any,
 ) -> int:
     r"""Read what `pgsweep warm plan` shows, by several sessions at once, and measure the result.
@@ -79,18 +67,15 @@ def command(
       pgsweep warm run shop --dry-run
       pgsweep warm run shop --resume
     """
-    settings = settings_of(ctx)
+    settings, target = run.settings, run.target
     chosen = any(given[name] for name in ("relations", "schema", "every_database"))
     planned_anew = bool(given["budget"] or given["heat"] or (chosen and journal))
-    options = options_of(**{name: given.pop(name) for name in WARM_NAMES}, max_latency=max_latency)
-    target = Target(no_password=no_password, ask_password=ask_password, **given)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    options = options_of(given, max_latency)
     if resume and planned_anew:
         raise UsageError(
             "--resume reads what the journal says",
             hint="leave out --budget and --heat, and with --journal also --relations and --schema",
         )
-    from pgsweep.cli.provenance import with_provenance
     from pgsweep.warm.run import run as warm
     from pgsweep.warm.run.journal_place import find_journal
 
@@ -98,7 +83,7 @@ def command(
         if resume:
             raise UsageError("--dry-run and --resume contradict each other", hint="leave one of them out")
         result = target.use(lambda conninfo: warm.dry_run(conninfo, options))
-        output.write(with_provenance(result, settings.arguments, server=target.server))
+        run.show(result)
         settings.say("dry run: nothing was read")
         return 0
     if journal is not None and not os.access(journal if journal.exists() else journal.parent, os.W_OK):
@@ -125,7 +110,7 @@ def command(
     ):
         shown.stage("warming")
         result = target.use(warmed)
-    output.write(with_provenance(result, settings.arguments, server=target.server))
+    run.show(result)
     assert result.work is not None
     if result.work.stopped:
         kept = result.work.journal

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Duration, common_options, pool_source_option, settings_of
-from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.command import Run, subcommand
+from pgsweep.cli.common import Count, Duration, pool_source_option
 from pgsweep.cli.interrupt import stoppable
-from pgsweep.cli.output import Output, check_writable
+from pgsweep.cli.output import check_writable
 from pgsweep.cli.warm.file import heat_file
 from pgsweep.errors import PgsweepError
 from pgsweep.units import format_plain
@@ -21,27 +21,23 @@ if TYPE_CHECKING:
 
     from pgsweep.cli.settings import Settings
     from pgsweep.records.heat import WarmSaveResult
+    from pgsweep.residency.access import Access
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@subcommand(server="database", output=False, prepared=False)
 @click.argument("file", metavar="FILE")
-@connection_options
-@click.option("--every", type=Duration(), metavar="TIME", help="Save repeatedly, until Ctrl-C or SIGTERM.")
+@click.option("--every", type=Duration(), help="Save repeatedly, until Ctrl-C or SIGTERM.")
 @click.option(
     "--keep",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     default=1,
-    show_default=True,
-    metavar="N",
     help="Keep N files: FILE is the newest, FILE.1 the one before, and so on.",
 )
 @pool_source_option
 @click.option("--json", "as_json", is_flag=True, help="Write what was saved as JSON to stdout.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what it would cost; read nothing, write nothing.")
-@common_options
-@click.pass_context
 def command(
-    ctx: click.Context,
+    run: Run,
     /,
     *,
     file: str,
@@ -50,9 +46,6 @@ def command(
     source: Literal["auto", "peek", "sql"],
     as_json: bool,
     dry_run: bool,
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> None:
     r"""Write what lies in the caches to FILE: the blocks of all databases, with usage counts.
 
@@ -70,33 +63,27 @@ def command(
       sudo pgsweep warm save /var/lib/pgsweep/shop.heat --every 5m --keep 12
       pgsweep warm save shop.heat -h db1 -U monitor shop --source sql
     """
-    settings = settings_of(ctx)
-    path = heat_file(settings, file, names["database"], writes=True)
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json)
+    settings = run.settings
+    path = heat_file(settings, file, run.server_options["database"], writes=True)
+    run.output_options["as_json"] = as_json
+    run.prepare()
     check_writable(path)
 
-    def saved(conninfo: str) -> WarmSaveResult | None:
-        from pgsweep.residency.access import opened
+    def saved(access: Access) -> WarmSaveResult | None:
         from pgsweep.warm.heat.save import save
 
-        with opened(conninfo, source) as access:
-            if access.pool_source == "sql":
-                settings.say(access.cost_note())
-            if dry_run:
-                settings.say(f"reading the pool by {access.pool_source}; would write {path}")
-                settings.say("dry run: nothing was done")
-                return None
-            return save(access, path, keep=keep)
+        if dry_run:
+            settings.say(f"reading the pool by {access.pool_source}; would write {path}")
+            settings.say("dry run: nothing was done")
+            return None
+        return save(access, path, keep=keep)
 
     def once() -> None:
-        from pgsweep.cli.provenance import with_provenance
-
-        result = target.use(saved)
+        result = run.look(source, saved)
         if result is not None:
             if result.skipped is not None:
                 settings.warn(result.skipped)
-            output.write(with_provenance(result, settings.arguments, server=target.server))
+            run.show(result)
 
     if every is None or dry_run:
         once()

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
@@ -21,18 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.records.cache import CacheMap
-from pgsweep.records.serve import (
-    ServeAdvice,
-    ServeConsumers,
-    ServeCurve,
-    ServeCurves,
-    ServeDatabases,
-    ServeMemory,
-    ServeOverview,
-    ServeSeries,
-    ServeShares,
-    ServeSummary,
-)
+from pgsweep.records.serve import ServeCurves
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.serve.web import data, pages
 from pgsweep.serve.web.answering import Failures, Lane, failed
@@ -40,6 +30,11 @@ from pgsweep.serve.web.connections import address_of
 from pgsweep.serve.web.events import Hub
 from pgsweep.serve.web.query import Query
 from pgsweep.serve.web.security import COOKIE, Guard, cookie_of
+
+if TYPE_CHECKING:
+    from pgsweep.serve.run import Service
+
+R = TypeVar("R")
 
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 CONSUMER_KINDS: Final = ("user", "database", "statement", "backend")
@@ -55,55 +50,6 @@ _MOST_WRONG: Final = 16
 """Wrong tokens that are answered late at the same time; more are refused at once."""
 
 _KINDS: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-
-
-class Source(Protocol):
-    """What the pages show: records, by the key of a server, which must be known."""
-
-    def is_known(self, key: str) -> bool:
-        """Return whether there is such a server."""
-
-    def overview(self) -> ServeOverview:
-        """Return all servers."""
-
-    def summary(self, key: str) -> ServeSummary:
-        """Return one server."""
-
-    def sample(self, key: str, view: TopView) -> TopSample | None:
-        """Return the last sample with these relations."""
-
-    def memory(self, key: str) -> ServeMemory | None:
-        """Return the host's memory."""
-
-    def curves(self, key: str) -> list[ServeCurve]:
-        """Return the curves of the sliding windows."""
-
-    def advice(self, key: str) -> ServeAdvice:
-        """Return the advice, and whether the last prediction held."""
-
-    def recording(self, key: str) -> str | None:
-        """Return why no evidence is recorded now; None where it is."""
-
-    def hours(self, key: str, begin: float, end: float) -> list[ServeCurve]:
-        """Return the curves kept of earlier hours."""
-
-    def series(self, key: str, begin: float, end: float) -> ServeSeries:
-        """Return a part of the history."""
-
-    def databases(self, key: str, begin: float, end: float) -> ServeDatabases:
-        """Return hits and reads of each database over a range."""
-
-    def shares(self, key: str, begin: float, end: float) -> ServeShares:
-        """Return what relations have in the pool over a range."""
-
-    def consumers(self, key: str, begin: float, end: float) -> ServeConsumers:
-        """Return who used the server over a range."""
-
-    def block_map(self, key: str, database: str, schema: str, relation: str) -> CacheMap:
-        """Return where the blocks of a relation lie, read now."""
-
-    def metrics(self) -> tuple[bytes, str]:
-        """Return the metrics and their content type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +73,7 @@ class WebConfig:
     base: str = ""
 
 
-def make_app(source: Source, hub: Hub, config: WebConfig) -> ASGIApp:
+def make_app(source: Service, hub: Hub, config: WebConfig) -> ASGIApp:
     """Return the application, guarded."""
     site = _Site(source, hub, config)
 
@@ -138,40 +84,40 @@ def make_app(source: Source, hub: Hub, config: WebConfig) -> ASGIApp:
 
     # What is at hand, what reads the history, and what reads a server's pool: none waits for another kind.
     at_hand, of_history, of_pool = Lane(8), Lane(4), Lane(1)
-    reading = {
-        "/": (at_hand, site.overview_page),
-        "/overview.json": (at_hand, site.overview_json),
-        "/overview.csv": (at_hand, site.overview_csv),
-        "/fragments/overview": (at_hand, site.overview_fragment),
-        "/servers/{key}": (of_history, site.server_page),
-        "/servers/{key}/summary.json": (at_hand, site.summary_json),
-        "/servers/{key}/facts": (at_hand, site.facts_fragment),
-        "/servers/{key}/series.json": (of_history, site.series_json),
-        "/servers/{key}/series.csv": (of_history, site.series_csv),
-        "/servers/{key}/databases.json": (of_history, site.databases_json),
-        "/servers/{key}/databases.csv": (of_history, site.databases_csv),
-        "/servers/{key}/shares.json": (of_history, site.shares_json),
-        "/servers/{key}/shares.csv": (of_history, site.shares_csv),
-        "/servers/{key}/statements": (of_history, site.statements_fragment),
-        "/servers/{key}/curves.json": (of_history, site.curves_json),
-        "/servers/{key}/curves.csv": (of_history, site.curves_csv),
-        "/servers/{key}/verdict": (at_hand, site.verdict_fragment),
-        "/servers/{key}/advice": (of_history, site.advice_fragment),
-        "/servers/{key}/advice.json": (of_history, site.advice_json),
-        "/servers/{key}/advice.csv": (of_history, site.advice_csv),
-        "/servers/{key}/memory": (at_hand, site.memory_fragment),
-        "/servers/{key}/memory.json": (at_hand, site.memory_json),
-        "/servers/{key}/memory.csv": (at_hand, site.memory_csv),
-        "/servers/{key}/usage": (at_hand, site.usage_fragment),
-        "/servers/{key}/relations": (at_hand, site.relations_fragment),
-        "/servers/{key}/relations.json": (at_hand, site.relations_json),
-        "/servers/{key}/relations.csv": (at_hand, site.relations_csv),
-        "/servers/{key}/consumers": (of_history, site.consumers_fragment),
-        "/servers/{key}/consumers.json": (of_history, site.consumers_json),
-        "/servers/{key}/consumers.csv": (of_history, site.consumers_csv),
-        "/servers/{key}/map": (of_pool, site.map_page),
-        "/servers/{key}/map.json": (of_pool, site.map_json),
+    panels: dict[str, tuple[Lane, Callable[[Request], Any], Callable[[str, Any], Response] | None]] = {
+        "/overview": (at_hand, lambda _: site.board.overview(), data.overview_csv),
+        "/servers/{key}/summary": (at_hand, lambda asked: site.board.summary(_key(asked)), None),
+        "/servers/{key}/series": (of_history, site.ranged(source.series), data.series_csv),
+        "/servers/{key}/databases": (of_history, site.ranged(source.databases), data.databases_csv),
+        "/servers/{key}/shares": (of_history, site.ranged(source.shares), data.shares_csv),
+        "/servers/{key}/consumers": (of_history, site.ranged(source.consumers), data.consumers_csv),
+        "/servers/{key}/curves": (of_history, site.curves, data.curves_csv),
+        "/servers/{key}/advice": (of_history, lambda asked: source.advice(_key(asked)), data.advice_csv),
+        "/servers/{key}/memory": (at_hand, lambda asked: site.board.memory(_key(asked)), data.memory_csv),
+        "/servers/{key}/relations": (at_hand, site.relations, data.relations_csv),
+        "/servers/{key}/map": (of_pool, site.block_map, None),
     }
+    shown: dict[str, tuple[Lane, str, Callable[[Request], dict[str, object]]]] = {
+        "/": (at_hand, "overview.html.j2", lambda _: {"title": "Servers", "overview": site.board.overview()}),
+        "/fragments/overview": (at_hand, "_overview.html.j2", lambda _: {"overview": site.board.overview()}),
+        "/servers/{key}": (of_history, "server.html.j2", site.server_values),
+        "/servers/{key}/facts": (at_hand, "_facts.html.j2", lambda _: {}),
+        "/servers/{key}/statements": (of_history, "_statements.html.j2", site.consumer_values),
+        "/servers/{key}/verdict": (at_hand, "_verdict.html.j2", site.verdict_values),
+        "/servers/{key}/advice": (of_history, "_advice.html.j2", site.advice_values),
+        "/servers/{key}/memory": (at_hand, "_memory.html.j2", site.memory_values),
+        "/servers/{key}/usage": (at_hand, "_usage.html.j2", site.usage_values),
+        "/servers/{key}/relations": (at_hand, "_relations.html.j2", site.relation_values),
+        "/servers/{key}/consumers": (of_history, "_consumers.html.j2", site.consumer_values),
+        "/servers/{key}/map": (of_pool, "map.html.j2", site.map_values),
+    }
+    reading: dict[str, tuple[Lane, Callable[[Request], Response]]] = {}
+    for path, (lane, template, values) in shown.items():
+        reading[path] = lane, partial(_shown, site, template, values)
+    for path, (lane, record, table) in panels.items():
+        reading[f"{path}.json"] = lane, partial(_json, record)
+        if table is not None:
+            reading[f"{path}.csv"] = lane, partial(_csv, record, table)
     routes = [
         Route(path, lane.answered(site.of_known(endpoint)), methods=["GET"])
         for path, (lane, endpoint) in reading.items()
@@ -233,11 +179,38 @@ def _query(request: Request) -> Query:
     return Query(request.scope["query_string"])
 
 
+def _key(request: Request) -> str:
+    return str(request.path_params["key"])
+
+
+def _json(record: Callable[[Request], Any], request: Request) -> Response:
+    return data.as_json(record(request))
+
+
+def _csv(
+    record: Callable[[Request], Any], table: Callable[[str, Any], Response], request: Request
+) -> Response:
+    return table(request.path_params.get("key", ""), record(request))
+
+
+def _shown(
+    site: _Site, template: str, values: Callable[[Request], dict[str, object]], request: Request
+) -> Response:
+    """Return a page or a part of one, which is about a server where its address names one."""
+    key = request.path_params.get("key")
+    about: dict[str, object] = {}
+    if key is not None:
+        server = site.board.summary(key)
+        about = {"server": server, "title": server.name}
+    return site.page(template, **{**about, **values(request)})
+
+
 class _Site:
     """The endpoints."""
 
-    def __init__(self, source: Source, hub: Hub, config: WebConfig) -> None:
+    def __init__(self, source: Service, hub: Hub, config: WebConfig) -> None:
         self._source = source
+        self.board = source.board
         self._hub = hub
         self._config = config
         self._streams: Counter[str] = Counter()
@@ -249,11 +222,11 @@ class _Site:
 
         def answer(request: Request) -> Response:
             key = request.path_params.get("key")
-            return endpoint(request) if key is None or self._source.is_known(key) else _no_server()
+            return endpoint(request) if key is None or key in self.board.servers else _no_server()
 
         return answer
 
-    def _page(self, template: str, **values: object) -> Response:
+    def page(self, template: str, **values: object) -> Response:
         common = {
             "version": self._config.version,
             "signed_in": self._config.token is not None,
@@ -261,82 +234,40 @@ class _Site:
         }
         return Response(pages.render(template, **common, **values), media_type="text/html")
 
-    # The overview.
+    def ranged(self, read: Callable[[str, float, float], R]) -> Callable[[Request], R]:
+        """Return what reads the part of the history that a request asks for."""
+        return lambda request: read(_key(request), *data.range_of(_query(request)))
 
-    def overview_page(self, _request: Request) -> Response:
-        return self._page("overview.html.j2", title="Servers", overview=self._source.overview())
-
-    def overview_fragment(self, _request: Request) -> Response:
-        return self._page("_overview.html.j2", overview=self._source.overview())
-
-    def overview_json(self, _request: Request) -> Response:
-        return data.as_json(self._source.overview())
-
-    def overview_csv(self, _request: Request) -> Response:
-        return data.overview_csv(self._source.overview())
-
-    # One server.
-
-    def server_page(self, request: Request) -> Response:
-        key = request.path_params["key"]
-        summary = self._source.summary(key)
+    def server_values(self, request: Request) -> dict[str, object]:
         query = _query(request)
         begin, end = data.range_of(query)
-        chosen = "" if "begin" in query else query.text("range", data.DEFAULT_RANGE)
-        return self._page(
-            "server.html.j2",
-            title=summary.name,
-            server=summary,
-            ranges=data.RANGES,
-            chosen=chosen,
-            begin=begin,
-            end=end,
-            memory=self._source.memory(key),
-            curves=self._source.curves(key),
-            advice=self._source.advice(key),
-            recording=self._source.recording(key),
-            **self._relation_values(request),
-            **self._consumer_values(request),
-        )
+        return {
+            "ranges": data.RANGES,
+            "chosen": "" if "begin" in query else query.text("range", data.DEFAULT_RANGE),
+            "begin": begin,
+            "end": end,
+            **self.verdict_values(request),
+            **self.advice_values(request),
+            **self.memory_values(request),
+            **self.relation_values(request),
+            **self.consumer_values(request),
+        }
 
-    def summary_json(self, request: Request) -> Response:
-        return data.as_json(self._source.summary(request.path_params["key"]))
+    def verdict_values(self, request: Request) -> dict[str, object]:
+        key = _key(request)
+        return {"curves": self.board.curves(key), "recording": self._source.recording(key)}
 
-    def facts_fragment(self, request: Request) -> Response:
-        return self._page("_facts.html.j2", server=self._source.summary(request.path_params["key"]))
+    def advice_values(self, request: Request) -> dict[str, object]:
+        return {"advice": self._source.advice(_key(request))}
 
-    def _series(self, request: Request) -> ServeSeries:
-        return self._source.series(request.path_params["key"], *data.range_of(_query(request)))
+    def memory_values(self, request: Request) -> dict[str, object]:
+        return {"memory": self.board.memory(_key(request))}
 
-    def series_json(self, request: Request) -> Response:
-        return data.as_json(self._series(request))
+    def usage_values(self, request: Request) -> dict[str, object]:
+        return {"sample": self.board.sample(_key(request), TopView(limit=0))}
 
-    def series_csv(self, request: Request) -> Response:
-        return data.series_csv(request.path_params["key"], self._series(request))
-
-    def _databases(self, request: Request) -> ServeDatabases:
-        return self._source.databases(request.path_params["key"], *data.range_of(_query(request)))
-
-    def databases_json(self, request: Request) -> Response:
-        return data.as_json(self._databases(request))
-
-    def databases_csv(self, request: Request) -> Response:
-        return data.databases_csv(request.path_params["key"], self._databases(request))
-
-    def _shares(self, request: Request) -> ServeShares:
-        return self._source.shares(request.path_params["key"], *data.range_of(_query(request)))
-
-    def shares_json(self, request: Request) -> Response:
-        return data.as_json(self._shares(request))
-
-    def shares_csv(self, request: Request) -> Response:
-        return data.shares_csv(request.path_params["key"], self._shares(request))
-
-    def statements_fragment(self, request: Request) -> Response:
-        return self._page("_statements.html.j2", consumers=self._consumers(request))
-
-    def _curves(self, request: Request) -> ServeCurves:
-        key = request.path_params["key"]
+    def curves(self, request: Request) -> ServeCurves:
+        key = _key(request)
         begin, end = data.range_of(_query(request))
         hours, trouble = [], None
         try:
@@ -344,77 +275,17 @@ class _Site:
         except PgsweepError as error:
             trouble = error.message
         return ServeCurves(
-            server=self._source.summary(key).name,
-            now=self._source.curves(key),
+            server=self.board.summary(key).name,
+            now=self.board.curves(key),
             hours=hours,
             recording=self._source.recording(key),
             trouble=trouble,
         )
 
-    def curves_json(self, request: Request) -> Response:
-        return data.as_json(self._curves(request))
-
-    def curves_csv(self, request: Request) -> Response:
-        curves = self._curves(request)
-        return data.curves_csv(request.path_params["key"], [*curves.now, *curves.hours])
-
-    def verdict_fragment(self, request: Request) -> Response:
-        key = request.path_params["key"]
-        return self._page(
-            "_verdict.html.j2",
-            server=self._source.summary(key),
-            curves=self._source.curves(key),
-            recording=self._source.recording(key),
-        )
-
-    def advice_fragment(self, request: Request) -> Response:
-        key = request.path_params["key"]
-        return self._page(
-            "_advice.html.j2", server=self._source.summary(key), advice=self._source.advice(key)
-        )
-
-    def advice_json(self, request: Request) -> Response:
-        return data.as_json(self._source.advice(request.path_params["key"]))
-
-    def advice_csv(self, request: Request) -> Response:
-        key = request.path_params["key"]
-        return data.advice_csv(key, self._source.advice(key))
-
-    def memory_fragment(self, request: Request) -> Response:
-        key = request.path_params["key"]
-        return self._page(
-            "_memory.html.j2", memory=self._source.memory(key), server=self._source.summary(key)
-        )
-
-    def memory_json(self, request: Request) -> Response:
-        return data.as_json(self._source.memory(request.path_params["key"]))
-
-    def memory_csv(self, request: Request) -> Response:
-        key = request.path_params["key"]
-        return data.memory_csv(key, self._source.memory(key))
-
-    def _consumers(self, request: Request) -> ServeConsumers:
-        return self._source.consumers(request.path_params["key"], *data.range_of(_query(request)))
-
-    def _consumer_values(self, request: Request) -> dict[str, object]:
+    def consumer_values(self, request: Request) -> dict[str, object]:
+        consumers = self.ranged(self._source.consumers)(request)
         by = _query(request).choice("by", CONSUMER_KINDS)
-        return {"consumers": self._consumers(request), "by": by, "kinds": CONSUMER_KINDS}
-
-    def consumers_fragment(self, request: Request) -> Response:
-        return self._page("_consumers.html.j2", **self._consumer_values(request))
-
-    def consumers_json(self, request: Request) -> Response:
-        return data.as_json(self._consumers(request))
-
-    def consumers_csv(self, request: Request) -> Response:
-        return data.consumers_csv(request.path_params["key"], self._consumers(request))
-
-    def usage_fragment(self, request: Request) -> Response:
-        key = request.path_params["key"]
-        sample = self._source.sample(key, TopView(limit=0))
-        return self._page("_usage.html.j2", server=self._source.summary(key), sample=sample)
-
-    # Relations.
+        return {"consumers": consumers, "by": by, "kinds": CONSUMER_KINDS}
 
     def _view(self, request: Request) -> TopView:
         query = _query(request)
@@ -426,39 +297,20 @@ class _Site:
             fold=query.choice("catalogs", ("0", "1")) == "0",
         )
 
-    def _relation_values(self, request: Request) -> dict[str, object]:
-        view = self._view(request)
-        key = request.path_params["key"]
-        return {"view": view, "sample": self._source.sample(key, view), "key": key}
+    def relations(self, request: Request) -> TopSample | None:
+        return self.board.sample(_key(request), self._view(request))
 
-    def relations_fragment(self, request: Request) -> Response:
-        return self._page(
-            "_relations.html.j2",
-            server=self._source.summary(request.path_params["key"]),
-            **self._relation_values(request),
-        )
+    def relation_values(self, request: Request) -> dict[str, object]:
+        return {"view": self._view(request), "sample": self.relations(request), "key": _key(request)}
 
-    def relations_json(self, request: Request) -> Response:
-        return data.as_json(self._source.sample(request.path_params["key"], self._view(request)))
-
-    def relations_csv(self, request: Request) -> Response:
-        sample = self._source.sample(request.path_params["key"], self._view(request))
-        return data.relations_csv(request.path_params["key"], [] if sample is None else sample.relations)
-
-    def _map(self, request: Request) -> CacheMap:
+    def block_map(self, request: Request) -> CacheMap:
         query = _query(request)
         names = [query.text(name) for name in ("database", "schema", "relation")]
-        return self._source.block_map(request.path_params["key"], *names)
+        return self._source.block_map(_key(request), *names)
 
-    def map_page(self, request: Request) -> Response:
-        server = self._source.summary(request.path_params["key"])
+    def map_values(self, request: Request) -> dict[str, object]:
         query = request.scope["query_string"].decode("ascii")
-        return self._page(
-            "map.html.j2", title="Block map", server=server, map=self._map(request), query=query
-        )
-
-    def map_json(self, request: Request) -> Response:
-        return data.as_json(self._map(request))
+        return {"title": "Block map", "map": self.block_map(request), "query": query}
 
     # All else.
 
@@ -477,7 +329,7 @@ class _Site:
             key = _query(request).text("server") or None
         except UsageError as error:
             return PlainTextResponse(f"{error.message}\n", 400)
-        if key is not None and not self._source.is_known(key):
+        if key is not None and key not in self.board.servers:
             return _no_server()
         address = "" if request.client is None else address_of(request.client.host)
         if (
@@ -509,7 +361,7 @@ class _Site:
         if self._config.token is None:
             return RedirectResponse(f"{self._config.base}/", 303)
         if request.method != "POST":
-            return self._page("login.html.j2", title="Sign in", wrong=False)
+            return self.page("login.html.j2", title="Sign in", wrong=False)
         body = await request.body()  # which is short: see web/connections.py
         given = parse_qs(body.decode("latin-1")).get("token", [""])[0]
         if not hmac.compare_digest(given.encode(), self._config.token.encode()):
@@ -520,7 +372,7 @@ class _Site:
                 await asyncio.sleep(0.5)
             finally:
                 self._wrong -= 1
-            page = self._page("login.html.j2", title="Sign in", wrong=True)
+            page = self.page("login.html.j2", title="Sign in", wrong=True)
             page.status_code = 403
             return page
         answer = RedirectResponse(f"{self._config.base}/", 303)

@@ -13,20 +13,20 @@ import msgspec
 from starlette.responses import Response
 
 from pgsweep.errors import UsageError
-from pgsweep.plain import shown
+from pgsweep.plain import inert, shown
 from pgsweep.records import serve
 from pgsweep.records.serve import (
     ServeAdvice,
     ServeConsumer,
     ServeConsumers,
-    ServeCurve,
+    ServeCurves,
     ServeDatabases,
     ServeMemory,
     ServeOverview,
     ServeSeries,
     ServeShares,
 )
-from pgsweep.records.top import TopRelation
+from pgsweep.records.top import TopSample
 from pgsweep.serve.web.query import Query
 from pgsweep.units import iso_time
 
@@ -42,7 +42,6 @@ RANGES: Final = {
 """Time ranges by name: seconds and words."""
 
 DEFAULT_RANGE: Final = "1h"
-_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def range_of(query: Query) -> tuple[float, float]:
@@ -104,9 +103,7 @@ def as_csv(name: str, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> R
     writer = csv.writer(out)
     writer.writerow(header)
     for row in rows:
-        writer.writerow(
-            [f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell for cell in row]
-        )
+        writer.writerow([inert(cell) for cell in row])
     return Response(
         out.getvalue(),
         media_type="text/csv",
@@ -142,12 +139,12 @@ def shares_csv(key: str, found: ServeShares) -> Response:
     return as_csv(f"{key}-shares", ("at", "database", "relation", "pool_bytes"), rows)
 
 
-def curves_csv(key: str, curves: Iterable[ServeCurve]) -> Response:
+def curves_csv(key: str, found: ServeCurves) -> Response:
     """Return the points of curves."""
     rows = [
         (iso_time(c.at), c.window_seconds, c.covered_seconds, c.result.verdict.level, p.shared_buffers_bytes,
          p.miss_ratio, p.low, p.high, c.advised_bytes)
-        for c in curves
+        for c in (*found.now, *found.hours)
         if c.result is not None
         for p in c.result.points
     ]  # fmt: skip
@@ -186,18 +183,18 @@ def consumers_csv(key: str, found: ServeConsumers) -> Response:
     return as_csv(f"{key}-consumers", names, rows)
 
 
-def relations_csv(key: str, relations: Iterable[TopRelation]) -> Response:
+def relations_csv(key: str, sample: TopSample | None) -> Response:
     """Return relations with what they have in the caches."""
     names = ("database", "schema", "relation", "kind", "shared_buffers_bytes", "page_cache_bytes",
              "both_bytes", "size_bytes", "dirty_bytes", "change_bytes_per_second")  # fmt: skip
     rows = (
         [shown(v) if isinstance(v, str) else v for v in (getattr(relation, name) for name in names)]
-        for relation in relations
+        for relation in ([] if sample is None else sample.relations)
     )
     return as_csv(f"{key}-relations", names, rows)
 
 
-def overview_csv(overview: ServeOverview) -> Response:
+def overview_csv(_key: str, overview: ServeOverview) -> Response:
     """Return the line of each server."""
     names = ("name", "place", "state", "server_version", "shared_buffers_bytes", "hit_ratio",
              "reads_per_second", "disk_read_bytes_per_second", "avoidable_reads_per_second",

@@ -16,7 +16,7 @@ from pgsweep.plain import shown
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import ServeMemory, ServeMemoryPart
 from pgsweep.records.top import TopRelation
-from pgsweep.ui.advised import gain_text
+from pgsweep.ui.advised import gain_text, sentence
 from pgsweep.ui.cache_map import map_name
 from pgsweep.ui.forms import patch
 from pgsweep.ui.names import relation_name
@@ -83,7 +83,7 @@ def _environment() -> jinja2.Environment:
         "overdue": lambda at: time.time() - at > _OVERDUE_SECONDS,
         "shown": shown,
         "gain": gain_text,
-        "sentence": _sentence,
+        "sentence": sentence,
         "setting": as_setting,
         "statements": lambda result: patch(result, "alter-system", comments=False).splitlines(),
     }
@@ -113,10 +113,6 @@ def _ago(at: float) -> Markup:
     return Markup('<time datetime="{}" data-age="{:.3f}">{}</time>').format(
         iso_time(at) or "", age, seconds(age)
     )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def map_link(key: str, relation: TopRelation) -> str | None:
