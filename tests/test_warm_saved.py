@@ -273,7 +273,7 @@ def test_the_command_line_shows_the_order_and_refuses_bad_files(
     words = ("--schema", "public", "--assume-rate", "1GB", "-d", conninfo)
     done = pgsweep("warm", "plan", "--heat", str(heat), *words)
     assert done.returncode == 0, done.stderr
-    assert "hottest first: saved heat of 20" in done.stdout
+    assert "Order: saved heat of 20" in done.stdout
     assert "saved usage a block" in done.stdout
     again = json.loads(
         pgsweep("warm", "run", "-n", "--heat", str(heat), "--json", *words[:2], *words[4:]).stdout
