@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--log",
-    type=FileName(exists=True, dir_okay=False),
+    type=FileName(needed="file", dir_okay=False),
     metavar="FILE",
     help="Explain the log of a server that did not start, instead of asking a server.",
 )

@@ -9,11 +9,16 @@ import click
 from pgsweep.cli.common import HELP_NAMES, FileName, common_options, settings_of
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.record import check_evidence_path, show_recording
-from pgsweep.errors import UsageError
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("file", type=FileName(), metavar="FILE")
+@click.argument(
+    "file",
+    type=FileName(
+        needed="file", hint="name what psql wrote: psql -X -d DBNAME -f gather.sql -o {}", dir_okay=False
+    ),
+    metavar="FILE",
+)
 @click.option(
     "-o",
     "--out",
@@ -38,10 +43,6 @@ def command(ctx: click.Context, /, *, file: Path, out: Path | None, as_json: boo
       pgsweep predict shop.evidence
     """
     settings = settings_of(ctx)
-    if not file.exists():
-        raise UsageError(
-            f"there is no file `{file}`", hint="name what psql wrote: psql -X -d DBNAME -f gather.sql -o FILE"
-        )
     if out is None:
         out = file.with_name(file.name.removesuffix(".gz")).with_suffix(".evidence")
     check_evidence_path(out)

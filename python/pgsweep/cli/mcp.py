@@ -15,7 +15,7 @@ from pgsweep.errors import MissingAbility, UsageError
 @click.option(
     "--evidence",
     multiple=True,
-    type=FileName(file_okay=False),
+    type=FileName(needed="folder", hint="--evidence DIR, where recordings lie", file_okay=False),
     metavar="DIR",
     help="A folder with recorded evidence; may be given several times.  [default: the working directory]",
 )
@@ -35,9 +35,6 @@ def command(ctx: click.Context, /, *, targets: tuple[str, ...], evidence: tuple[
       pgsweep mcp prod:service=shop test:service=shop_test --evidence /var/lib/evidence
     """
     settings_of(ctx)
-    for folder in evidence:
-        if not folder.is_dir():
-            raise UsageError(f"there is no folder `{folder}`", hint="--evidence DIR, where recordings lie")
     from pgsweep.pg.conninfo import build_conninfo, describe
 
     servers: dict[str, str] = {}

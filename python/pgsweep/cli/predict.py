@@ -9,13 +9,16 @@ import click
 from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, Sizes, common_options, fresh_option, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.watched import Watched
-from pgsweep.errors import CONDITION_HOLDS, UsageError
-from pgsweep.plain import shell_word
+from pgsweep.errors import CONDITION_HOLDS
 from pgsweep.units import as_setting, format_bytes
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
+@click.argument(
+    "evidence",
+    type=FileName(needed="evidence", hint="record some: `pgsweep record -o {}`"),
+    metavar="EVIDENCE",
+)
 @click.option(
     "--sizes",
     type=Sizes(),
@@ -119,11 +122,6 @@ def command(
     """
     settings = settings_of(ctx)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out, tables=memory)
-    if not evidence.exists():
-        raise UsageError(
-            f"there is no evidence `{evidence}`",
-            hint=f"record some: `pgsweep record -o {shell_word(str(evidence))}`",
-        )
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.condition import parse_word_condition
     from pgsweep.evidence.subject import subject_of

@@ -9,12 +9,14 @@ import click
 from pgsweep.cli.common import HELP_NAMES, FileName, Sizes, bindir_option, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
-from pgsweep.errors import UsageError
-from pgsweep.plain import shell_word
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
+@click.argument(
+    "evidence",
+    type=FileName(needed="evidence", hint="record some: `pgsweep record --source trace --for 20s -o {}`"),
+    metavar="EVIDENCE",
+)
 @click.option(
     "--sizes",
     type=Sizes(),
@@ -69,11 +71,6 @@ def command(
     """
     settings = settings_of(ctx)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
-    if not evidence.exists():
-        raise UsageError(
-            f"there is no evidence `{evidence}`",
-            hint=f"record some: `pgsweep record --source trace --for 20s -o {shell_word(str(evidence))}`",
-        )
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.evidence.subject import subject_of
     from pgsweep.sizing.prove import prove

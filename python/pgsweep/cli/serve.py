@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--config",
     "config_file",
-    type=FileName(dir_okay=False),
+    type=FileName(needed="file", dir_okay=False),
     metavar="FILE",
     help="serve.toml: servers with names, limits, queries of your own as metrics.",
 )
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--token-file",
-    type=FileName(dir_okay=False),
+    type=FileName(needed="file", dir_okay=False),
     metavar="FILE",
     help="A file with a secret that browsers and Prometheus must show.",
 )
@@ -54,11 +54,16 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tls-cert",
-    type=FileName(dir_okay=False),
+    type=FileName(needed="file", dir_okay=False),
     metavar="FILE",
     help="Serve by https: the certificate with its chain, PEM. Read when it starts.",
 )
-@click.option("--tls-key", type=FileName(dir_okay=False), metavar="FILE", help="The certificate's key, PEM.")
+@click.option(
+    "--tls-key",
+    type=FileName(needed="file", dir_okay=False),
+    metavar="FILE",
+    help="The certificate's key, PEM.",
+)
 @click.option(
     "--interval",
     "interval_seconds",

@@ -25,11 +25,15 @@ _VERDICTS: Final = ("as predicted", "not as predicted", "workload changed", "not
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
+@click.argument(
+    "evidence",
+    type=FileName(needed="evidence", hint="name the folder that `pgsweep record` wrote before the change"),
+    metavar="EVIDENCE",
+)
 @connection_options
 @click.option(
     "--after",
-    type=FileName(),
+    type=FileName(needed="evidence", hint="leave out --after to record now"),
     metavar="EVIDENCE",
     help="Evidence that was recorded after the change, instead of recording it now.",
 )
@@ -95,11 +99,6 @@ def command(
     """
     settings = settings_of(ctx)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
-    if not evidence.exists():
-        raise UsageError(
-            f"there is no evidence `{evidence}`",
-            hint="name the folder that `pgsweep record` wrote before the change",
-        )
     conditions = [parse_word_condition(text, {"verdict": _VERDICTS}) for text in fail_if]
     target = Target(no_password=no_password, ask_password=ask_password, **names)
     if after is not None and target.is_named:

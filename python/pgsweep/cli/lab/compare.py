@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES}, hidden=True)
-@click.argument("first", type=FileName())
-@click.argument("second", type=FileName())
+@click.argument("first", type=FileName(needed="file"))
+@click.argument("second", type=FileName(needed="file"))
 @output_options
 @common_options
 @click.pass_context

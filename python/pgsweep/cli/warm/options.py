@@ -11,6 +11,7 @@ import click
 
 from pgsweep.cli.common import Bytes, Duration, FileName, pool_source_option
 from pgsweep.cli.completing import listed_relation_names, schema_names
+from pgsweep.cli.warm.file import SAVE_ONE
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def warm_options(function: F) -> F:
         click.option("--every-database", is_flag=True, help="All databases that the role may connect to."),
         click.option(
             "--heat",
-            type=FileName(),
+            type=FileName(needed="file", hint=SAVE_ONE, dir_okay=False),
             metavar="FILE",
             help="Order by what `pgsweep warm save` wrote to FILE; what it does not hold comes after, by "
             "statistics.",
