@@ -11,6 +11,7 @@ from pgsweep.cli.common import HELP_NAMES, common_options, pool_source_option, s
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.warm.file import heat_file
+from pgsweep.cli.warm.options import top_option
 from pgsweep.errors import CONDITION_HOLDS
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     help="End with exit code 5 if the condition holds: 'worth<0.9'. Repeatable; one of them is enough.",
 )
 @pool_source_option
+@top_option
 @output_options
 @common_options
 @click.pass_context
@@ -37,6 +39,7 @@ def command(
     file: str,
     fail_if: tuple[str, ...],
     source: Literal["auto", "peek", "sql"],
+    top: int,
     as_json: bool,
     as_csv: bool,
     html: Path | None,
@@ -78,7 +81,7 @@ def command(
     settings = settings_of(ctx)
     path = heat_file(settings, file, names["database"])
     target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out, rows=top)
     conditions = [parse_condition(text, CONDITION_NAMES) for text in fail_if]
     heat = read_heat(path)
 

@@ -57,6 +57,18 @@ class Names(click.ParamType[Any]):
         return names
 
 
+def top_option(function: F) -> F:
+    """Give a command that shows a heat file's relations the number of them; it arrives as top."""
+    return click.option(
+        "--top",
+        type=click.IntRange(min=1),
+        default=20,
+        show_default=True,
+        metavar="N",
+        help="Show only the N largest relations. Files, --json and --csv have all.",
+    )(function)
+
+
 def warm_options(function: F) -> F:
     """Give a command these options; `options_of` makes them the feature's."""
     decorators = (

@@ -19,6 +19,7 @@ from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.warm.file import heat_file
+from pgsweep.cli.warm.options import top_option
 from pgsweep.cli.warm.run import WarmProgress
 from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
 
@@ -72,7 +73,8 @@ from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
     help="Wait this long for the next start of the server: run the command before the restart.",
 )
 @pool_source_option
-@click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be read, and how; read nothing.")
+@top_option
 @output_options
 @common_options
 @click.pass_context
@@ -91,6 +93,7 @@ def command(
     next_start: float | None,
     source: Literal["auto", "peek", "sql"],
     dry_run: bool,
+    top: int,
     as_json: bool,
     as_csv: bool,
     html: Path | None,
@@ -133,7 +136,7 @@ def command(
     settings = settings_of(ctx)
     path = heat_file(settings, file, names["database"])
     target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out, rows=top)
     saved = read_heat(path)
     options = RestoreOptions(
         into=into,
