@@ -282,4 +282,6 @@ def _show_plan(settings: Settings, plan: RecordPlan, *, as_json: bool) -> None:
     from pgsweep.ui.results import to_json
 
     write_stdout(to_json(plan) if as_json else plan_text(plan))
+    if plan.refused:
+        settings.warn(": ".join(plan.refused))
     settings.say("dry run: nothing was done")
