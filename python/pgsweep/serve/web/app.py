@@ -370,7 +370,10 @@ class _Site:
     def advice_fragment(self, request: Request) -> Response:
         key = request.path_params["key"]
         return self._page(
-            "_advice.html.j2", server=self._source.summary(key), advice=self._source.advice(key)
+            "_advice.html.j2",
+            server=self._source.summary(key),
+            advice=self._source.advice(key),
+            curves=self._source.curves(key),
         )
 
     def advice_json(self, request: Request) -> Response:
