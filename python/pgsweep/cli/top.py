@@ -204,7 +204,10 @@ def _print(
     if as_json:
         write_stdout(to_json(sample))
     else:
-        write_stdout(once_text(plain(sample), settings.terminal(), sort=view.sort, reverse=False))
+        text = once_text(
+            plain(sample), settings.terminal(), sort=view.sort, reverse=False, wanted=view.filter
+        )
+        write_stdout(text)
 
 
 def _watch(

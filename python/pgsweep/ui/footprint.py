@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgsweep.plain import relation_label, shown
-from pgsweep.records.footprint import FootprintRelation, FootprintResult
+from pgsweep.records.footprint import FootprintChange, FootprintRelation, FootprintResult
 from pgsweep.records.rollup import is_catalog
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes
@@ -11,6 +11,9 @@ from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
+
+_LOSERS_SHOWN = 5
+"""How many relations that only gave way to the statement have a row of their own."""
 
 
 def footprint_text(result: FootprintResult, terminal: Terminal) -> str:
@@ -87,11 +90,23 @@ def _relations(result: FootprintResult, terminal: Terminal) -> str:
 
 
 def grouped(result: FootprintResult) -> list[tuple[str, str, list[FootprintRelation]]]:
-    """Return label, kind and relations of each row: the system catalogs together are the last."""
+    """Return label, kind and relations of each row: those that brought nothing in, and lost least, together.
+
+    The system catalogs together are the last.
+    """
     own = [row for row in result.relations if not is_catalog(row)]
     system = [row for row in result.relations if is_catalog(row)]
+    more = [row for row in own if not any(_brought_in(run) for run in row.runs)][_LOSERS_SHOWN:]
+    if len(more) > 1:
+        own = own[: -len(more)]
     rows = [(_label(row), row.kind, [row]) for row in own]
+    if len(more) > 1:
+        rows.append((f"(others that gave way: {count(len(more))})", "", more))
     return [*rows, (f"(system catalogs: {len(system)})", "", system)] if system else rows
+
+
+def _brought_in(run: FootprintChange) -> int:
+    return run.shared_buffers_in_bytes + (run.page_cache_in_bytes or 0)
 
 
 def _label(row: FootprintRelation) -> str:
