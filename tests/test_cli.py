@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 import pgsweep
 from pgsweep.cli import failures
-from pgsweep.cli.common import Bytes, Duration, Sizes
+from pgsweep.cli.common import Bytes, Duration, FileName, Sizes
 from pgsweep.cli.connection import Target
 from pgsweep.cli.overview import COMMANDS, EXIT_CODES
 from pgsweep.cli.settings import Settings
@@ -201,7 +201,6 @@ def test_the_error_of_report_lists_the_commands_that_make_results(text: str | No
     ("arguments", "message"),
     [
         (["report"], "name one result"),
-        (["report", "absent.json"], "cannot read `absent.json`"),
         (["report", "x.json", "-o", "x.pdf"], "the suffix of `x.pdf`"),
         (["report", "x.json", "-o", "absent/x.html"], "there is no folder `absent`"),
         (["report", "x.json", "--json", "--csv"], "both want stdout"),
@@ -213,11 +212,45 @@ def test_errors_are_words_on_stderr(arguments: list[str], message: str, tmp_path
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     (tmp_path / "damaged.json").write_text("{")
     done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == (1 if "absent.json" in arguments else 2)
+    assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def named_files() -> Iterator[list[str]]:
+    """Yield the words of each command that name a file or folder called `absent`."""
+    for words, one in all_commands():
+        arguments = [parameter for parameter in one.params if isinstance(parameter, click.Argument)]
+        for parameter in one.params:
+            if isinstance(parameter.type, FileName) and parameter.type.needed is not None:
+                # Words for the arguments before it, and after it.
+                named = ["absent" if each is parameter else "x.json" for each in arguments if each.required]
+                option = [] if isinstance(parameter, click.Argument) else [parameter.opts[0], "absent"]
+                yield [*words.split(), *(named if option or named else ["absent"]), *option]
+    yield from (["warm", "check", "absent"], ["warm", "restore", "absent"], ["lab", "run", "absent.toml"])
+    yield from (["load", "absent", "t"], ["advise", "absent.evidence"])
+
+
+@pytest.mark.parametrize("arguments", list(named_files()), ids=" ".join)
+def test_a_file_that_is_not_there_is_a_fault_of_usage(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert re.match(r"error: there is no \w+ `absent", done.stderr), done.stderr
+    assert "Errno" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["predict", "prove", "verify", "advise", "import", "report", "warm check", "warm plan --heat"],
+)
+def test_a_folder_that_holds_no_evidence_is_a_fault_of_usage(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    done = run(*arguments.split(), "folder", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "folder" in done.stderr
 
 
 def test_a_full_disk_keeps_the_result_from_no_other_place(tmp_path: Path, small_disk: Path) -> None:
@@ -251,7 +284,7 @@ def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path) -> None:
 
 def test_debug_shows_the_traceback() -> None:
     done = run("report", "absent.json", "--debug")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Traceback" in done.stderr
 
 

@@ -52,7 +52,10 @@ def test_the_file_names_the_server_and_the_command_line_goes_first(config: Path,
         ('hots = "db1"\n', "no option `hots`"),
         ("[cache]\nmost = 3\n", "no option `most` of `pgsweep cache`"),
         ("[cahce]\ntop = 3\n", "there is no command `cahce`"),
-        ("[hugepages]\nyes = true\n[cache]\ntop = 0\n", "0 is not in the range"),
+        ("[hugepages]\nyes = true\n[cache]\ntop = 0\n", "line 4: top: 0 is not in the range"),
+        ('host = "db1"\nport = "abc"\n', "line 2: port: `abc`"),
+        ('[record]\nfor = "x"\n[cache]\nsource = "peak"\n', "line 4: source: "),
+        ('[cache]\ntop = 1\n\nfor = "5s"\n', "line 4: there is no option `for`"),
     ],
 )
 def test_what_is_wrong_in_it_is_said_and_help_comes_all_the_same(text: str, words: str, config: Path) -> None:
@@ -79,6 +82,26 @@ def test_a_decision_of_the_moment_has_no_default(config: Path) -> None:
     code, _, err = said(config, "hugepages", "-h", "/nowhere")
     assert code == 2
     assert "no option `yes`" in err
+
+
+def test_a_file_that_others_may_write_is_not_believed(config: Path) -> None:
+    config.write_text('host = "/nowhere"\n')
+    for mode, code in ((0o644, 3), (0o600, 3), (0o666, 2), (0o622, 2)):
+        config.chmod(mode)
+        found, _, err = said(config, "cache")
+        assert found == code, err
+        assert (f"its mode is {mode:04o}" in err) == (code == 2)
+        assert (f"chmod go-w {config}" in err) == (code == 2)
+
+
+@needs_root
+def test_a_group_may_write_the_file_if_it_is_the_users_own(config: Path) -> None:
+    """Where umask is 002 editors write files so. All users may be in the group nogroup."""
+    config.write_text('host = "/nowhere"\n')
+    config.chmod(0o664)
+    assert said(config, "cache")[0] == 3
+    os.chown(config, 0, 65534)
+    assert said(config, "cache")[0] == 2
 
 
 @needs_root

@@ -71,6 +71,6 @@ def test_convert_of_nothing(tmp_path: Path) -> None:
     assert "there is no evidence `absent.evidence`" in done.stderr
     (tmp_path / "empty.evidence").mkdir()
     done = run("convert", "empty.evidence", "x.oracleGeneral", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("x.*"))

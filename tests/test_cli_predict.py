@@ -136,7 +136,7 @@ def test_more_than_the_machine_has_is_warned_of(trace: Path) -> None:
         (["zipf.oracleGeneral", "--sizes", "many"], 2, "not a size"),
         (["empty.oracleGeneral"], 1, "error: "),
         (["cut.oracleGeneral"], 1, "error: "),
-        (["empty.evidence"], 1, "error: "),
+        (["empty.evidence"], 2, "error: "),
     ],
 )
 def test_mistakes(arguments: list[str], code: int, words: str, trace: Path) -> None:

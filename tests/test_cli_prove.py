@@ -62,7 +62,7 @@ def test_a_small_trace_in_every_form(tmp_path: Path) -> None:
         (["sql.evidence", "--sizes", "64kB"], 2, "PostgreSQL accepts 16 blocks at least"),
         (["sql.evidence", "--max-accesses", "5"], 2, "--max-accesses"),
         (["trace.evidence", "--sizes", "4TB"], 1, "leave that size out: --sizes"),
-        (["empty.evidence"], 1, "error: "),
+        (["empty.evidence"], 2, "error: "),
     ],
 )
 def test_mistakes(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:

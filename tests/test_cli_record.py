@@ -46,6 +46,25 @@ def test_dry_run_prints_the_statements_and_leaves_nothing(server: Cluster, tmp_p
     assert {"what", "when", "text"} == set(plan["steps"][0])
 
 
+def test_a_dry_run_warns_of_what_would_be_refused(wheel18: Cluster, tmp_path: Path) -> None:
+    """A role without pg_monitor saw a plan that it could never carry out."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE plainly LOGIN")
+        try:
+            conninfo = psycopg.conninfo.make_conninfo(wheel18.conninfo(), user="plainly")
+            plan = run("record", conninfo, "--source", "sql", "--dry-run", "--json", cwd=tmp_path)
+            real = run("record", conninfo, "--source", "sql", "--for", "1s", cwd=tmp_path)
+            connection.execute("GRANT pg_monitor TO plainly")
+            granted = run("record", conninfo, "--source", "sql", "--dry-run", "--json", cwd=tmp_path)
+        finally:
+            connection.execute("DROP ROLE plainly")
+    assert (plan.returncode, real.returncode) == (0, 4)
+    assert "GRANT pg_monitor TO plainly" in json.loads(plan.stdout)["refused"][1]
+    assert "GRANT pg_monitor TO plainly" in plan.stderr
+    assert json.loads(granted.stdout)["refused"] == []
+    assert "warning" not in granted.stderr
+
+
 def test_record_with_psqls_options(wheel18: Cluster, tmp_path: Path) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(wheel18.conninfo())
     options = ["-h", str(parts["host"]), "-p", str(parts["port"]), "-U", str(parts["user"]), "-d", "postgres"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pgsweep.sizing.snapshots.observations import Group, Observations
+from pgsweep.sizing.clock import USUAL
+from pgsweep.sizing.snapshots.observations import Group, Observations, gather
 from pgsweep.sizing.snapshots.paths import loaded_batch, path_likelihoods
 from pgsweep.sizing.snapshots.rates import GRID, SINGLE
+from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
 
 LOADED, CREATED = 250, 250
 BUFFERS = 10_000
@@ -53,3 +57,32 @@ def test_the_path_of_a_new_block_begins_where_it_is_first_seen() -> None:
     old = dataclasses.replace(seen, created=np.zeros(len(seen.page_group), bool))
     like, pages = path_likelihoods(old, 0, np.arange(2), SINGLE, random)
     assert pages[like[:, hot] > 1e-3].sum() <= 1
+
+
+def test_relations_without_a_group_of_their_own_are_named_by_what_they_have_in_the_pool() -> None:
+    """Five of 10 blocks each; a doubt about them must say which they are."""
+
+    def groups(seen: list[int]) -> tuple[Group, ...]:
+        rels = np.repeat(np.arange(5), seen)
+        rows = len(rels)
+        columns = ("snapshot", "spc", "fork", "usage_count")
+        snapshots: dict[str, Any] = {name: np.zeros(rows, np.int64) for name in columns}
+        snapshots |= {"db": np.full(rows, 7), "rel": rels, "block": np.arange(rows), "frame": np.arange(rows)}
+        relations: dict[str, Any] = {"spc": np.zeros(5, np.int64), "db": np.full(5, 7), "rel": np.arange(5)}
+        for name, value in (("blocks_begin", 10), ("blocks_end", 10), ("fsm_blocks", 0), ("vm_blocks", 0)):
+            relations[name] = np.full(5, value)
+        relations["name"] = np.array([f"t{number}" for number in range(5)])
+        used = UsedSnapshots(
+            snapshots=snapshots,
+            used_blocks=np.array([rows]),
+            hand_buffers=np.zeros(0, np.int64),
+            loads=None,
+            warnings=(),
+        )
+        server: Any = SimpleNamespace(sampling_rate=1.0, database_oid=7, pool_blocks=100)
+        return gather(used, relations, server, np.array([True, *[False] * 4]), USUAL).groups
+
+    own, others, databases = groups([9, 1, 0, 5, 3])
+    assert (own.label, databases.label) == ("t0", "other databases")
+    assert (others.label, others.relations) == ("other relations (t3, t4, t1 and 1 more)", (1, 2, 3, 4))
+    assert groups([9, 0, 0, 0, 0])[1].label == "other relations (4, none in the pool)"

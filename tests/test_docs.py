@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from unittest.mock import patch
 
 import click
 import numpy as np
@@ -57,13 +58,12 @@ def check(line: str) -> None:
     if not words or words[0] in ("--help", "--version"):
         return
     assert words[0] in COMMANDS, f"no such command: {line}"
-    try:
-        command_of(words[0]).make_context(words[0], words[1:])
-    except click.exceptions.Exit as stop:
-        assert stop.exit_code == 0, line
-    except click.BadParameter as error:
-        # A file of the example's that is not on this machine.
-        assert "does not exist" in error.message, line
+    # Files of the example's need not be on this machine.
+    with patch("pgsweep.cli.common.existing", lambda path, *_: path):
+        try:
+            command_of(words[0]).make_context(words[0], words[1:])
+        except click.exceptions.Exit as stop:
+            assert stop.exit_code == 0, line
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

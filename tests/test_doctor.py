@@ -94,11 +94,12 @@ USED_BY = {
     "pg_prewarm": ["warm plan", "warm run", "warm restore", "warm keep"],
     "databases": ["cache", "top", "serve", "warm plan", *WARM[:4]],
     "track_counts": ["record", "top", "serve", "warm plan", "warm run", "warm keep"],
-    "track_io_timing": ["footprint", "predict", "advise", "verify", "serve"],
+    "track_io_timing": [],
     "same_host": [
         "record --source trace",
         "record --source peek",
         "advise",
+        "verify",
         *POOL,
         "warm plan",
         "memory",
@@ -222,6 +223,16 @@ def test_a_stopped_server(tmp_path: Path) -> None:
     assert "no server listens there" in found["connection"]["why"]
     assert {found[name]["available"] for name in HOST} <= {None, False}
     assert result["host"]["memory_bytes"] > 0
+
+
+def test_a_server_that_refuses_the_session_is_reached(wheel18: Cluster) -> None:
+    for wrong in ({"user": "nobody_special"}, {"dbname": "absent"}):
+        done = run("doctor", make_conninfo(wheel18.conninfo(), **wrong), "--json")
+        assert done.returncode == 3
+        found = json.loads(done.stdout)
+        available = {ability["name"]: ability["available"] for ability in found["abilities"]}
+        assert (available["connection"], available["session"]) == (True, False)
+        assert not [line for line in found["commands"] if "not reached" in line["why"]]
 
 
 def test_a_standby_in_recovery() -> None:

@@ -255,6 +255,16 @@ def test_sockets_are_seen_by_users_who_may_not_look_into_the_server(wheel18: Clu
     assert said in done.stdout.partition("servers listen here on ")[2]
 
 
+def test_a_server_whose_place_is_known_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside one of another user, of which only that there are sockets is seen."""
+    known, other = "port 5432, socket in /run/a", "port 5433, socket in /run/b"
+    monkeypatch.setattr("pgsweep.host.abilities.postmasters", lambda: [11, 12])
+    monkeypatch.setattr("pgsweep.host.abilities.place_of", {11: known, 12: None}.get)
+    monkeypatch.setattr("pgsweep.host.abilities.listening_sockets", lambda: [known, other])
+    why = HostChecks(None, "pgsweep doctor").abilities()[0].why
+    assert [why.count(place) for place in (known, other)] == [1, 1]
+
+
 def test_yama_is_minded_by_doctor_and_by_the_search(own: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the server's own user: his memory is refused to him (stubbed), and he is sent to root."""
     assert own.postmaster_pid is not None

@@ -15,7 +15,7 @@ from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Usage
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
-from pgsweep.ui.footprint import footprint_text
+from pgsweep.ui.footprint import footprint_text, grouped
 from pgsweep.ui.report import to_html
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
@@ -145,8 +145,35 @@ def test_what_cannot_run_is_reported_in_words(
     with pytest.raises(error) as caught:
         footprint(table, statement, timeout_seconds=0.5)
     assert words in str(caught.value.cause)
+    assert ("database `steps`" in (caught.value.hint or "")) == ("nothing_there" in statement)
     with psycopg.connect(table) as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (20000,)
+
+
+def test_what_only_gives_way_comes_after_what_comes_in_and_most_of_it_in_one_row() -> None:
+    """In a pool of 6 MB a scan of an index takes the place of a hundred small tables."""
+    with Cluster.create(
+        settings={"shared_buffers": "6MB", "autovacuum": "off", "enable_seqscan": "off"}
+    ) as server:
+        server.create_extensions("postgres", "pg_buffercache")
+        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE TABLE large AS SELECT g FROM generate_series(1, 400000) g")
+            connection.execute("CREATE INDEX large_g ON large (g)")
+            connection.execute("VACUUM ANALYZE large")
+            for number in range(100):
+                connection.execute(f"CREATE TABLE small_{number} AS SELECT 1 AS g")
+                connection.execute(f"SELECT * FROM small_{number}".encode())
+        result = footprint(server.conninfo(), "SELECT count(*) FROM large WHERE g > 0", runs=1)
+    labels = [row.label for row in grouped(result)]
+    assert labels[0] == "large_g"
+    assert len(labels) < 20
+    [others] = [row.relations for row in grouped(result) if "gave way" in row.label]
+    assert len(others) > 20
+    assert sum(len(row.relations) for row in grouped(result)) == len(result.relations)
+    out = [
+        row.runs[0].shared_buffers_out_bytes for row in result.relations if row.relation.startswith("small")
+    ]
+    assert out == sorted(out, reverse=True)
 
 
 def test_a_role_without_a_right_is_told_so(table: str) -> None:

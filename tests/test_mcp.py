@@ -69,6 +69,11 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
                 ("cache", {"server": "shop", "top": -1}),
                 ("memory", {"server": "shop", "top": 0}),
                 ("cache", {"server": "shop", "top": 1000}),
+                ("cache", {"server": "shop", "top": "many"}),
+                ("cache", {}),
+                ("cache", {"server": "shop", "rows": 3}),
+                ("predict_misses", {"evidence_name": "one.evidence", "sizes": "8MB"}),
+                ("caches", {"server": "shop"}),
             ],
         )
     )
@@ -76,7 +81,7 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
     assert names == {"servers", "doctor", "cache", "memory", "predict_misses", "advise_settings"}
     assert all(tool.annotations.read_only_hint for tool in tools.tools)
     texts = [answer.content[0].text for answer in answers]
-    assert [answer.is_error for answer in answers] == [False] * 7 + [True] * 7, texts
+    assert [answer.is_error for answer in answers] == [False] * 7 + [True] * 12, texts
     records = [json.loads(text) for text in texts[:7]]
     assert [answer.structured_content for answer in answers[:7]] == records
     servers, doctor, cache, memory, predicted, advice, changed = records
@@ -94,9 +99,14 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
     assert "the servers are: shop, gone" in texts[8]
     assert "pg_isready" in texts[9]
     assert "there is no evidence" in texts[10]
-    for text, top in zip(texts[11:], (-1, 0, 1000), strict=True):
+    for text, top in zip(texts[11:14], (-1, 0, 1000), strict=True):
         assert f"`top` is {top}" in text
         assert "1 to 200" in text
+    for text, words in zip(texts[14:], ("`top`", "`server`", "`rows`", "`sizes`", "`caches`"), strict=True):
+        assert words in text.splitlines()[0]
+        assert "hint: " in text
+        assert "pydantic" not in text
+        assert "by default 30" in text or words in ("`sizes`", "`caches`")
     assert "very-secret-word" not in json.dumps(texts)
 
 

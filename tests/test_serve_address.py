@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import shutil
 import ssl
@@ -97,6 +98,44 @@ def test_by_https(wheel18: Cluster, tmp_path: Path) -> None:
         plain.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[serve]\n\nlisten = 'abc'\n", "line 3: `abc`"),
+        ("[serve]\nlisten = 5\n", "line 2: `listen`"),
+        ("[serve]\nsource = 'peak'\n", "line 2: `source` is none of: auto, peek, sql"),
+        ("[serve]\nhistroy = 'x'\n", "line 2: there is no option `histroy`"),
+        ("[sevre]\nlisten = 'x'\n", "line 1: there is no option `sevre`"),
+        ("[serve]\nhistory-size = '12XB'\n", "line 2: `12XB`"),
+        ("[serve]\ntoken-file = '/absent'\n", "line 2: the token file `/absent`"),
+        ("[[server]]\nconninfo = 'x'\n[[server]]\nname = 'z'\n", "line 3: `server` has no `conninfo`"),
+        ("[[server]]\nconninfo = 'x'\n[[server]]\nconninfo = 'host=a bogus=b'\n", "line 4: "),
+        # What looks like it stands within a text of several lines.
+        ('[[metric]]\nquery = """\nname = 3\n"""\nname = \'B\'\n', "line 5: the metric `B`"),
+    ],
+)
+def test_a_fault_of_the_file_names_its_line(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_config([], file=file, home=tmp_path)
+    assert caught.value.message.startswith(f"`{file}`, {words}")
+
+
+def test_what_others_may_write_is_refused(tmp_path: Path) -> None:
+    file, token = tmp_path / "serve.toml", tmp_path / "token"
+    file.write_text("[serve]\n")
+    token.write_text("t" * 32)
+    token.chmod(0o600)
+    assert load_config([], file=file, token_file=token, home=tmp_path).token == "t" * 32
+    for path, mode in ((token, 0o620), (file, 0o646)):
+        path.chmod(mode)
+        with pytest.raises(UsageError, match=f"its mode is {mode:04o}") as caught:
+            load_config([], file=file, token_file=token, home=tmp_path)
+        assert str(path) in (caught.value.hint or "")
+        path.chmod(0o600)
+
+
 def test_what_cannot_be(tmp_path: Path) -> None:
     assert [parse_base_path(text) for text in ("", "/", "/a", "/a/b-c/")] == ["", "", "/a", "/a/b-c"]
     for text in ("a", "/a b", "/a//b", "/../x", "/a?b", "http://x/a"):
@@ -120,7 +159,11 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be used for TLS"):
         load(tls_cert=cert, tls_key=locked)
     key.chmod(0o644)
-    with pytest.raises(UsageError, match="may be read by all users"):
+    with pytest.raises(UsageError, match="may be read by all users: its mode is 0644"):
+        load(tls_cert=cert, tls_key=key)
+    key.chmod(0o660)
+    os.chown(key, -1, 65534) if os.geteuid() == 0 else key.chmod(0o602)
+    with pytest.raises(UsageError, match="may be written by others"):
         load(tls_cert=cert, tls_key=key)
     done = run("serve", "--tls-cert", str(cert), "x", env={"HOME": str(tmp_path)})
     assert done.returncode == 2

@@ -44,7 +44,7 @@ def refused(found: ServeAdvised) -> ServeAdvised:
 
 def card_of(advice: ServeAdvice) -> str:
     server = ServeSummary(key="s", name="s", place="here", state="up")
-    return re.sub("</?time.*?>", "", render("_advice.html.j2", server=server, advice=advice))
+    return re.sub("</?time.*?>", "", render("_advice.html.j2", server=server, advice=advice, curves=[]))
 
 
 def test_the_window_with_most_evidence_counts_if_there_is_a_prediction() -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pgsweep.records.prediction import Verdict
+from pgsweep.records.reasons import evidence
 from pgsweep.records.serve import ServeAdvised, ServeCurve, ServeSummary
 from pgsweep.serve.forecast import Answer, Forecasts
 from pgsweep.serve.turns import SERVER_SHARE, SHARES, VERIFYING, Turn, Turns
@@ -220,6 +222,28 @@ def verdict_of(*curves: ServeCurve) -> str:
     server = ServeSummary(key="s", name="s", place="here", state="up")
     found = render("_verdict.html.j2", server=server, curves=curves, recording=None)
     return re.sub("</?time.*?>", "", found)
+
+
+def test_windows_of_the_same_evidence_and_reasons_are_said_once() -> None:
+    now, reasons = time.time(), ["the first", "the second"]
+    said = Verdict(level="rough", reasons=[evidence(text) for text in reasons])
+    result = msgspec.structs.replace(growing().prediction, verdict=said)
+    of_all = [
+        ServeCurve(window_seconds=window, covered_seconds=600.0, at=now, result=result)
+        for window in (900, 3600, 86400)
+    ]
+    text = verdict_of(*of_all)
+    assert text.count("<p ") == 1
+    assert "Last 15 min, 1 h, 24 h" in text
+    # With other evidence each has a paragraph of its own, which does not repeat the reasons.
+    other = msgspec.structs.replace(result, source="sql", unknown_bytes=[1 << 40])
+    text = verdict_of(of_all[0], msgspec.structs.replace(of_all[1], at=now - 9, result=other))
+    assert text.count("<p ") == 2
+    early = ServeCurve(window_seconds=900, covered_seconds=1.0, at=now, result=None, early=True, why="it is")
+    later = msgspec.structs.replace(early, window_seconds=3600, at=now + 3)
+    assert verdict_of(early, later).count("it is") == 1
+    for reason in reasons:
+        assert text.count(reason[1:]) == 1
 
 
 def test_what_a_curve_lacks_is_said_with_the_age_of_what_is_shown() -> None:

@@ -144,16 +144,15 @@ def test_the_pool_by_relations_over_time(served: Served) -> None:
     assert {one["relation"]: set(one["pool_bytes"]) for one in then["relations"]}["<b>orders"] == {40.0 * MB}
 
 
-def test_what_relations_have_in_the_pool_adds_up(wheel18: Cluster) -> None:
+def test_what_relations_have_in_the_pool_adds_up() -> None:
     """Also one that is named as what stands for all others."""
-    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
-        connection.execute("CREATE TABLE other AS SELECT g FROM generate_series(1, 20000) g")
-        connection.execute("CREATE TABLE smaller AS SELECT 1 AS g")
-        try:
-            with opened(wheel18.conninfo()) as access:
-                sample = Live(access).look().sample(TopView(sort="pool", limit=2, fold=True))
-        finally:
-            connection.execute("DROP TABLE other, smaller")
+    with Cluster.create() as server:
+        server.create_extensions("postgres", "pg_buffercache")
+        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE TABLE other AS SELECT g FROM generate_series(1, 20000) g")
+            connection.execute("CREATE TABLE smaller AS SELECT 1 AS g")
+        with opened(server.conninfo()) as access:
+            sample = Live(access).look().sample(TopView(sort="pool", limit=2, fold=True))
     rows = largest(pooled(sample, 60.0))
     held = {key[1:]: row["memory_byte_seconds"] / 60.0 for key, row in rows.items()}
     assert sum(held.values()) == sample.pool.used_bytes

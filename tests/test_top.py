@@ -267,7 +267,7 @@ def test_a_byte_that_is_not_utf_8_is_an_unknown_character(wheel18: Cluster) -> N
     with screen_of("top", wheel18.conninfo(), "--interval", "0.2s", "--source", "peek") as screen:
         screen.wait_for("in pool▼", "cost: ")
         os.write(screen.master, b"\xe9\xff/caf\xe9s")
-        screen.wait_for("filter caf\ufffds")
+        screen.wait_for("filter caf\ufffds", "no relation in either cache")
         screen.press("\x1b")
         screen.wait_for("in pool▼", without="filter caf")
         screen.press("q")

@@ -256,6 +256,18 @@ def test_a_dry_run_shows_the_statements_and_reads_nothing(heated: tuple[Cluster,
             if not statement.startswith(("posix_fadvise(", "sendfile(")):
                 connection.execute(statement.encode())
     assert len(usage(conninfo, "hot")) == 100 + 100 + len(range(400, 800, 7)), "they are what it says"
+    # The text has the largest, and says how many there are besides.
+    rows = [len(plan["relations"]), len(plan["statements"])]
+    short = run(
+        "warm", "restore", str(path), conninfo, "--dry-run", "--top", "1", "-o", str(path) + ".txt"
+    ).stdout
+    left = [
+        int(found.replace("\xa0", ""))
+        for found in re.findall(r"and ([\d\s]+) (?:row|statement)s? more", short)
+    ]
+    assert left
+    assert all(0 < number < max(rows) for number in left)
+    assert len(short) < len(Path(str(path) + ".txt").read_text())
 
 
 def test_a_dry_run_shows_what_each_database_can_run(
@@ -385,7 +397,7 @@ def test_check_is_a_gate(heated: tuple[Cluster, str, Path], tmp_path: Path) -> N
     assert (tmp_path / "x.csv").read_text().startswith("database,schema,relation,")
     wrong = run("warm", "check", str(path), conninfo, "--fail-if", "residnet<1")
     assert wrong.returncode == 2
-    assert run("warm", "check", str(path) + ".no", conninfo).returncode == 1
+    assert run("warm", "check", str(path) + ".no", conninfo).returncode == 2
 
 
 def inode_of(path: Path) -> int | None:

@@ -273,7 +273,7 @@ def test_the_command_line_shows_the_order_and_refuses_bad_files(
     words = ("--schema", "public", "--assume-rate", "1GB", "-d", conninfo)
     done = pgsweep("warm", "plan", "--heat", str(heat), *words)
     assert done.returncode == 0, done.stderr
-    assert "hottest first: saved heat of 20" in done.stdout
+    assert "Order: saved heat of 20" in done.stdout
     assert "saved usage a block" in done.stdout
     again = json.loads(
         pgsweep("warm", "run", "-n", "--heat", str(heat), "--json", *words[:2], *words[4:]).stdout
@@ -285,15 +285,15 @@ def test_the_command_line_shows_the_order_and_refuses_bad_files(
     table = pq.read_table(heat)
     meta = {**msgspec.json.decode(table.schema.metadata[b"pgsweep.heat"]), "format": 99}
     pq.write_table(table.replace_schema_metadata({b"pgsweep.heat": msgspec.json.encode(meta)}), newer)
-    for path, message in (
-        (short, "was cut short"),
-        (newer, "written by a newer pgsweep"),
-        (tmp_path / "absent.heat", "there is no file"),
+    for path, message, code in (
+        (short, "was cut short", 1),
+        (newer, "written by a newer pgsweep", 1),
+        (tmp_path / "absent.heat", "there is no file", 2),
     ):
         reported = [
             pgsweep("warm", *verb, str(path), *words[4:]) for verb in (("plan", "--heat"), ("restore",))
         ]
-        assert [one.returncode for one in reported] == [1, 1]
+        assert [one.returncode for one in reported] == [code, code]
         assert message in reported[0].stderr
         first, second = (one.stderr.splitlines() for one in reported)
         assert first[0] == second[0]

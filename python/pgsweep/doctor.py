@@ -67,8 +67,6 @@ _IN_EVERY_DATABASE: Final = (
 """Commands that name the relations of all databases, or read them."""
 
 _BY_STATISTICS: Final = ("record", "top", "serve", "warm plan", "warm run", "warm keep")
-_BY_TIMES: Final = ("footprint", "predict", "advise", "verify", "serve")
-"""Commands that show how long reads take, or predict the throughput by that."""
 
 
 def examine(conninfo: str) -> DoctorResult:
@@ -85,11 +83,7 @@ def examine(conninfo: str) -> DoctorResult:
         connection = connect(conninfo)
     except MissingAbility as refusal:
         missing = "version" if isinstance(refusal, ServerTooOld) else "session"
-        reached = [
-            _server("connection", True, "the server answers", None, _EVERYTHING),
-            _server(missing, False, _sentence(refusal), refusal.hint, _EVERYTHING),
-        ]
-        return _without_session(conninfo, reached)
+        return _without_session(conninfo, _answered(missing, _sentence(refusal), refusal.hint))
     with connection:
         with explained():
             server, session = read_server(connection), read_session(connection)
@@ -213,7 +207,17 @@ def examine_host(conninfo: str, refused: ConnectionFailed) -> DoctorResult:
         UsageError: the text is not a connection string.
     """
     why = f"{_sentence(refused)}: {refused.hint}" if refused.hint else _sentence(refused)
+    if refused.by_server:
+        return _without_session(conninfo, _answered("session", why, None))
     return _without_session(conninfo, [_server("connection", False, why, None, _EVERYTHING)])
+
+
+def _answered(missing: str, why: str, enable: str | None) -> list[Ability]:
+    """Return what is there and what is missing where a server answers, and gives no session."""
+    return [
+        _server("connection", True, "the server answers", None, _EVERYTHING),
+        _server(missing, False, why, enable, _EVERYTHING),
+    ]
 
 
 def _without_session(conninfo: str, abilities: list[Ability]) -> DoctorResult:
@@ -380,8 +384,9 @@ class _ServerChecks:
 
     def _timing(self) -> Ability:
         if self._server.settings["track_io_timing"] == "on":
-            return _server("track_io_timing", True, "the server times its reads", None, _BY_TIMES)
-        return self._setting("track_io_timing", "the server does not time its reads", _BY_TIMES)
+            return _server("track_io_timing", True, "the server times its reads", None, [])
+        why = "the server does not time its reads: footprint and serve show no times of reads, and for the "
+        return self._setting("track_io_timing", f"{why}throughput predict and advise have less to go by", [])
 
     def _setting(self, name: str, why: str, needed_for: Sequence[str]) -> Ability:
         if self._provider is not None:

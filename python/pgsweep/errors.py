@@ -68,6 +68,10 @@ class EvidenceError(PgsweepError):
     """Evidence cannot be written or read."""
 
 
+class NotEvidence(EvidenceError, UsageError):
+    """What was named is there, and is no evidence."""
+
+
 class ClusterError(PgsweepError):
     """A private cluster cannot be made, started or stopped."""
 

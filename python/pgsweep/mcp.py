@@ -21,7 +21,8 @@ import anyio
 import msgspec
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from mcp.types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
+from pydantic import ValidationError
 
 from pgsweep import api
 from pgsweep._native import __version__
@@ -57,9 +58,7 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
         targets: connection strings by the names that assistants use.
         evidence: folders in which recordings lie.
     """
-    server: MCPServer[Any] = MCPServer(
-        "pgsweep", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING"
-    )
+    server = _Server("pgsweep", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING")
 
     def conninfo_of(name: str) -> str:
         if name not in targets:
@@ -174,6 +173,60 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
     for function in (servers, doctor, cache, memory, predict_misses, advise_settings):
         tool(function)
     return server
+
+
+class _Server(MCPServer[Any]):
+    """A server whose tools say what they take where they are called with anything else."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Answer a call.
+
+        Raises:
+            ToolError: there is no such tool, it takes no such arguments, or there is no answer.
+        """
+        tools = {tool.name: tool.input_schema for tool in await self.list_tools()}
+        if name not in tools:
+            raise ToolError(f"there is no tool `{name}`\nhint: the tools are: {', '.join(tools)}")
+        taken = tools[name]["properties"]
+        hint = f"hint: {name} takes {'; '.join(_taken(tools[name])) or 'no arguments'}"
+        for word in arguments:
+            if word not in taken:
+                raise ToolError(f"{name} takes no argument `{word}`\n{hint}")
+        for word in tools[name].get("required", []):
+            if word not in arguments:
+                raise ToolError(f"{name} needs the argument `{word}`\n{hint}")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            wrong = {str(each["loc"][0]): each for each in error.__cause__.errors()}
+            said = [
+                f"`{word}` is {each['input']!r}: not {_type(taken[word])}" for word, each in wrong.items()
+            ]
+            raise ToolError("\n".join([*said, hint])) from error
+
+
+def _taken(schema: Mapping[str, Any]) -> list[str]:
+    """Return in words each argument of a tool, its type and its default."""
+    return [
+        f"`{name}`, {_type(one)}"
+        + (f" (by default {one['default']})" if one.get("default") is not None else "")
+        + (
+            ""
+            if name in schema.get("required", ()) or one.get("default") is not None
+            else " (may be left out)"
+        )
+        for name, one in schema["properties"].items()
+    ]
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    words = {"string": "a text", "integer": "a whole number", "array": "a list of texts", "null": ""}
+    kinds = schema.get("anyOf", [schema])
+    return " or ".join(filter(None, (words.get(kind.get("type", ""), "another type") for kind in kinds)))
 
 
 def run(targets: Mapping[str, str], evidence: Sequence[Path]) -> None:

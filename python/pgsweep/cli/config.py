@@ -15,16 +15,22 @@ The command line and the environment override it. PGSWEEP_CONFIG names another f
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from pgsweep.cli.overview import COMMANDS
 from pgsweep.errors import UsageError
 
-_MOST_BYTES: Final = 1 << 20
+if TYPE_CHECKING:
+    from pgsweep.toml_file import TomlFile
+
+_PORTS: Final = re.compile(r"\d{0,5}(,\d{0,5})*")
+"""As libpq takes them: one for each host, or the default where there is nothing."""
+
 _EVERYWHERE: Final = (
     "host",
     "port",
@@ -68,7 +74,7 @@ def defaults_for(command: click.Command, name: str) -> dict[str, Any]:
 
     Raises:
         UsageError: the file that PGSWEEP_CONFIG names is not there; the file is not TOML, not the user's own,
-            or names an option that does not exist.
+            may be written by others, names an option that does not exist, or a value that it does not take.
     """
     path = config_path()
     # Not even the parser is loaded where there is no file.
@@ -82,7 +88,9 @@ def defaults_for(command: click.Command, name: str) -> dict[str, Any]:
                 hint="name a file that is there, or leave out PGSWEEP_CONFIG; PGSWEEP_CONFIG= reads none",
             )
         return {}
-    file = _read(path)
+    from pgsweep.toml_file import TomlFile
+
+    file = TomlFile(path, of_user=True)
     options = {
         option.lstrip("-"): parameter
         for parameter in command.params
@@ -91,28 +99,29 @@ def defaults_for(command: click.Command, name: str) -> dict[str, Any]:
         if option.startswith("--")
     }
     found: dict[str, Any] = {}
-    for key, value in file.items():
+    for key, value in file.values.items():
         if isinstance(value, dict):
             if key not in COMMANDS:
                 raise UsageError(
-                    f"`{path}`: there is no command `{key}`",
+                    f"{file.where(key)}: there is no command `{key}`",
                     hint=f"tables are of: {', '.join(sorted(COMMANDS))}",
                 )
             continue
         if key not in _EVERYWHERE:
-            raise _unknown(path, key, "every command", _EVERYWHERE)
+            raise _unknown(file.where(key), key, "every command", _EVERYWHERE)
         if key in options and not _is_set(key):
-            found[str(options[key].name)] = _plain(value, options[key])
-    table: Any = file
+            found[str(options[key].name)] = _plain(value, options[key], file, key)
+    table: Any = file.values
     for word in name.split():
         table = table.get(word, {}) if isinstance(table, dict) else {}
     for key, value in table.items() if isinstance(table, dict) else ():
         if isinstance(value, dict):
             continue  # of a subcommand
         if key not in options or key in _NEVER:
-            raise _unknown(path, key, f"`pgsweep {name}`", [o for o in options if o not in _NEVER])
+            where = file.where(*name.split(), key)
+            raise _unknown(where, key, f"`pgsweep {name}`", [o for o in options if o not in _NEVER])
         if not _is_set(key):
-            found[str(options[key].name)] = _plain(value, options[key])
+            found[str(options[key].name)] = _plain(value, options[key], file, *name.split(), key)
     return found
 
 
@@ -128,41 +137,33 @@ def _is_set(key: str) -> bool:
     return any(os.environ.get(name) for name in _ENVIRONMENT.get(key, ()))
 
 
-def _plain(value: Any, option: click.Option) -> Any:
-    """Return a value as the command line would have it; numbers are read by the option itself."""
+def _plain(value: Any, option: click.Option, file: TomlFile, *keys: str) -> Any:
+    """Return a value as the command line would have it; numbers are read by the option itself.
+
+    Raises:
+        UsageError: the option does not take it.
+    """
     if option.multiple:
-        return [_word(entry) for entry in (value if isinstance(value, list) else [value])]
-    return ",".join(map(str, value)) if isinstance(value, list) else _word(value)
+        words = [_word(entry) for entry in (value if isinstance(value, list) else [value])]
+    else:
+        words = [",".join(map(str, value)) if isinstance(value, list) else _word(value)]
+    with file.blamed(*keys):
+        for word in words:
+            try:
+                option.type.convert(word, option, None)
+                if keys[-1] == "port" and not _PORTS.fullmatch(str(word)):
+                    raise UsageError(f"port: `{word}` is not a number from 1 to 65535")
+            except click.BadParameter as error:
+                raise UsageError(f"{keys[-1]}: {error.message.rstrip('.')}") from error
+    return words if option.multiple else words[0]
 
 
 def _word(value: Any) -> Any:
     return value if isinstance(value, bool) else str(value)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    from pgsweep.decoded import toml_of
-    from pgsweep.regular import open_regular, read_bounded
-
-    try:
-        with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
-                raise UsageError(
-                    f"`{path}` is another user's",
-                    cause="options in it decide what is read and written",
-                    hint="run with PGSWEEP_CONFIG= to leave it out; with sudo: sudo -H",
-                )
-            return toml_of(read_bounded(file, _MOST_BYTES, path))
-    except OSError as error:
-        raise UsageError(f"cannot read `{path}`: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(
-            f"`{path}` is not TOML: {error}",
-            hint='lines such as host = "db1", and tables such as [record]; PGSWEEP_CONFIG= leaves it out',
-        ) from error
-
-
-def _unknown(path: Path, key: str, whose: str, known: Any) -> UsageError:
+def _unknown(where: str, key: str, whose: str, known: Any) -> UsageError:
     return UsageError(
-        f"`{path}`: there is no option `{key}` of {whose} that may stand there",
+        f"{where}: there is no option `{key}` of {whose} that may stand there",
         hint=f"the known ones are: {', '.join(sorted(known))}",
     )

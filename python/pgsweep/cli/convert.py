@@ -13,7 +13,11 @@ from pgsweep.plain import shell_words
 
 
 @subcommand(output=False)
-@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
+@click.argument(
+    "evidence",
+    type=FileName(needed="evidence", hint="record some: `pgsweep record --source trace -o {}`"),
+    metavar="EVIDENCE",
+)
 @click.argument("output", type=FileName(), metavar="OUTPUT.oracleGeneral")
 @click.option("--json", "as_json", is_flag=True, help="Write a summary of the output as JSON to stdout.")
 def command(run: Run, /, *, evidence: Path, output: Path, as_json: bool) -> None:

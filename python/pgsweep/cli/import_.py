@@ -10,11 +10,16 @@ from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import FileName
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.record import check_evidence_path, show_recording
-from pgsweep.errors import UsageError
 
 
 @subcommand(output=False)
-@click.argument("file", type=FileName(), metavar="FILE")
+@click.argument(
+    "file",
+    type=FileName(
+        needed="file", hint="name what psql wrote: psql -X -d DBNAME -f gather.sql -o {}", dir_okay=False
+    ),
+    metavar="FILE",
+)
 @click.option(
     "-o",
     "--out",
@@ -36,10 +41,6 @@ def command(run: Run, /, *, file: Path, out: Path | None, as_json: bool) -> None
       pgsweep import shop.gathered
       pgsweep predict shop.evidence
     """
-    if not file.exists():
-        raise UsageError(
-            f"there is no file `{file}`", hint="name what psql wrote: psql -X -d DBNAME -f gather.sql -o FILE"
-        )
     if out is None:
         out = file.with_name(file.name.removesuffix(".gz")).with_suffix(".evidence")
     check_evidence_path(out)

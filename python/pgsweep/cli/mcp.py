@@ -16,7 +16,7 @@ from pgsweep.errors import MissingAbility, UsageError
 @click.option(
     "--evidence",
     multiple=True,
-    type=FileName(file_okay=False),
+    type=FileName(needed="folder", hint="--evidence DIR, where recordings lie", file_okay=False),
     help="A folder with recorded evidence; may be given several times.  [default: the working directory]",
 )
 def command(_run: Run, /, *, targets: tuple[str, ...], evidence: tuple[Path, ...]) -> None:
@@ -32,9 +32,6 @@ def command(_run: Run, /, *, targets: tuple[str, ...], evidence: tuple[Path, ...
       pgsweep mcp shop
       pgsweep mcp prod:service=shop test:service=shop_test --evidence /var/lib/evidence
     """
-    for folder in evidence:
-        if not folder.is_dir():
-            raise UsageError(f"there is no folder `{folder}`", hint="--evidence DIR, where recordings lie")
     from pgsweep.pg.conninfo import build_conninfo, describe
 
     servers: dict[str, str] = {}

@@ -57,11 +57,13 @@ class Output:
         out: tuple[Path, ...] = (),
         text: bool = True,
         tables: bool = True,
+        rows: int | None = None,
     ) -> None:
         """Take the options; `text` says whether stdout gets the text where neither JSON nor CSV goes there.
 
         Args:
             tables: whether that text has all tables; a file always has.
+            rows: the most that long tables have in that text; None for all, as in a file.
 
         Raises:
             UsageError: they contradict each other, a suffix says nothing, or a place cannot be written.
@@ -72,7 +74,7 @@ class Output:
                 hint="write one of them to a file: `--json -o result.csv`",
             )
         self._settings = settings
-        self._tables = tables
+        self._tables, self._rows = tables, rows
         self._stdout = "json" if as_json else "csv" if as_csv else "text" if text else ""
         self._files: list[tuple[Path, str]] = [(html, "html")] if html is not None else []
         for path in out:
@@ -138,7 +140,9 @@ class Output:
         from pgsweep.ui.terminal import Terminal
 
         terminal = Terminal(width=100) if to_file else self._settings.terminal()
-        return to_text(result, terminal if to_file else replace(terminal, tables=self._tables))
+        return to_text(
+            result, terminal if to_file else replace(terminal, tables=self._tables, rows=self._rows)
+        )
 
 
 def write_stdout(text: str, *, data: bool = False, control: bool = False) -> None:

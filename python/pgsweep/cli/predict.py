@@ -9,13 +9,16 @@ import click
 from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import Bytes, FileName, Sizes, fresh_option
 from pgsweep.cli.watched import Watched
-from pgsweep.errors import CONDITION_HOLDS, UsageError
-from pgsweep.plain import shell_word
+from pgsweep.errors import CONDITION_HOLDS
 from pgsweep.units import as_setting, format_bytes
 
 
 @subcommand(prepared=False)
-@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
+@click.argument(
+    "evidence",
+    type=FileName(needed="evidence", hint="record some: `pgsweep record -o {}`"),
+    metavar="EVIDENCE",
+)
 @click.option(
     "--sizes",
     type=Sizes(),
@@ -110,11 +113,6 @@ def command(
     """
     run.output_options["tables"] = memory
     run.prepare()
-    if not evidence.exists():
-        raise UsageError(
-            f"there is no evidence `{evidence}`",
-            hint=f"record some: `pgsweep record -o {shell_word(str(evidence))}`",
-        )
     from pgsweep.condition import parse_word_condition
     from pgsweep.evidence.subject import subject_of
     from pgsweep.host.machine import memory_bytes as machine_memory_bytes

@@ -9,12 +9,14 @@ import click
 from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import Count, FileName, Sizes, bindir_option
 from pgsweep.cli.progress import ConsoleProgress
-from pgsweep.errors import UsageError
-from pgsweep.plain import shell_word
 
 
 @subcommand()
-@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
+@click.argument(
+    "evidence",
+    type=FileName(needed="evidence", hint="record some: `pgsweep record --source trace --for 20s -o {}`"),
+    metavar="EVIDENCE",
+)
 @click.option(
     "--sizes",
     type=Sizes(),
@@ -56,11 +58,6 @@ def command(
       pgsweep prove shop.evidence --sizes 64MB,256MB,1GB -o proof.html
       pgsweep prove shop.evidence --pg-bindir /usr/lib/postgresql/15/bin --json
     """
-    if not evidence.exists():
-        raise UsageError(
-            f"there is no evidence `{evidence}`",
-            hint=f"record some: `pgsweep record --source trace --for 20s -o {shell_word(str(evidence))}`",
-        )
     from pgsweep.evidence.subject import subject_of
     from pgsweep.sizing.prove import prove
 

@@ -276,4 +276,6 @@ def _show_plan(run: Run, plan: RecordPlan, *, as_json: bool) -> None:
     from pgsweep.ui.results import to_json
 
     write_stdout(to_json(plan) if as_json else plan_text(plan))
+    if plan.refused:
+        run.settings.warn(": ".join(plan.refused))
     run.settings.say("dry run: nothing was done")

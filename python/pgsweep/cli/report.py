@@ -18,9 +18,12 @@ _TRACE = ".oraclegeneral"
 
 
 @subcommand(prepared=False)
-@click.argument("result", type=FileName(allow_dash=True), required=False)
+@click.argument("result", type=FileName(needed="result", allow_dash=True), required=False)
 @click.option(
-    "--from", "source", type=FileName(allow_dash=True), help="The same as RESULT: --from old.html --json"
+    "--from",
+    "source",
+    type=FileName(needed="result", allow_dash=True),
+    help="The same as RESULT: --from old.html --json",
 )
 def command(
     run: Run,
@@ -80,14 +83,9 @@ def export(settings: Settings, evidence: Path, output: Path, *, as_json: bool) -
     """Write the accesses of a trace in the oracleGeneral format, and say on stdout what was written.
 
     Raises:
-        UsageError: there is no such evidence, or the file cannot be written.
+        UsageError: the file cannot be written.
         EvidenceError: it holds no accesses, or there are files of these names already.
     """
-    if not evidence.exists():
-        raise UsageError(
-            f"there is no evidence `{evidence}`",
-            hint="record some: `pgsweep record --source trace -o NAME.evidence`",
-        )
     check_writable(output)
     from pgsweep.evidence.oracle_export import export_oracle_general
     from pgsweep.ui.record import export_text

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--config",
     "config_file",
-    type=FileName(dir_okay=False),
+    type=FileName(needed="file", dir_okay=False),
     help="serve.toml: servers with names, limits, queries of your own as metrics.",
 )
 @click.option(
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--token-file",
-    type=FileName(dir_okay=False),
+    type=FileName(needed="file", dir_okay=False),
     help="A file with a secret that browsers and Prometheus must show.",
 )
 @click.option(
@@ -53,10 +53,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tls-cert",
-    type=FileName(dir_okay=False),
+    type=FileName(needed="file", dir_okay=False),
     help="Serve by https: the certificate with its chain, PEM. Read when it starts.",
 )
-@click.option("--tls-key", type=FileName(dir_okay=False), help="The certificate's key, PEM.")
+@click.option(
+    "--tls-key",
+    type=FileName(needed="file", dir_okay=False),
+    help="The certificate's key, PEM.",
+)
 @click.option(
     "--interval",
     "interval_seconds",

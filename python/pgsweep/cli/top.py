@@ -195,7 +195,10 @@ def _print(live: Live, interval_seconds: float, view: TopView, run: Run, *, as_j
     if as_json:
         write_stdout(to_json(sample))
     else:
-        write_stdout(once_text(plain(sample), run.settings.terminal(), sort=view.sort, reverse=False))
+        text = once_text(
+            plain(sample), run.settings.terminal(), sort=view.sort, reverse=False, wanted=view.filter
+        )
+        write_stdout(text)
 
 
 def _watch(

@@ -23,10 +23,14 @@ _VERDICTS: Final = ("as predicted", "not as predicted", "workload changed", "not
 
 
 @subcommand(server="database")
-@click.argument("evidence", type=FileName(), metavar="EVIDENCE")
+@click.argument(
+    "evidence",
+    type=FileName(needed="evidence", hint="name the folder that `pgsweep record` wrote before the change"),
+    metavar="EVIDENCE",
+)
 @click.option(
     "--after",
-    type=FileName(),
+    type=FileName(needed="evidence", hint="leave out --after to record now"),
     metavar="EVIDENCE",
     help="Evidence that was recorded after the change, instead of recording it now.",
 )
@@ -75,11 +79,6 @@ def command(
       pgsweep verify shop.evidence --after later.evidence -o verified.html
       pgsweep verify shop.evidence shop --json | jq .verdict
     """
-    if not evidence.exists():
-        raise UsageError(
-            f"there is no evidence `{evidence}`",
-            hint="name the folder that `pgsweep record` wrote before the change",
-        )
     conditions = [parse_word_condition(text, {"verdict": _VERDICTS}) for text in fail_if]
     if after is not None and run.target.is_named:
         raise UsageError("--after cannot be used together with a server", hint="leave one of them out")

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from pgsweep.errors import EvidenceError
+from pgsweep.errors import EvidenceError, NotEvidence
 from pgsweep.evidence.schema import (
     DISK_TROUBLE,
     MOST_META_BYTES,
@@ -70,14 +70,14 @@ def read_meta(path: Path) -> EvidenceMeta:
         text = read_regular(path / "meta.json", MOST_META_BYTES)
     except FileNotFoundError as error:
         if path.is_dir():
-            raise EvidenceError(
+            raise NotEvidence(
                 f"`{path}` is not evidence",
                 cause="it has no meta.json",
                 hint="name a folder that record wrote",
             ) from error
         raise EvidenceError(f"`{path}` does not exist", hint=again) from error
     except NotADirectoryError as error:
-        raise EvidenceError(
+        raise NotEvidence(
             f"`{path}` is a file, evidence is a folder", hint="name a folder that record wrote"
         ) from error
     except (NotRegular, TooLong) as error:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from pgsweep.errors import MissingAbility
 from pgsweep.evidence.disk_latency import DEPTH_READS
 from pgsweep.evidence.read_timing import EVERY_SECONDS, TIMED_SECONDS
 from pgsweep.evidence.snapshots import sample_of
@@ -22,7 +23,7 @@ from pgsweep.host.postmaster import search
 from pgsweep.host.processor_pace import ROUND_READS, ROUND_SECONDS
 from pgsweep.host.processor_time import COLD_READS, COPIES
 from pgsweep.pg.buffercache import memory_statements, snapshot_query, summary_query
-from pgsweep.pg.catalog import read_buffercache, read_postmaster, read_server
+from pgsweep.pg.catalog import read_buffercache, read_postmaster, read_server, readable_schema
 from pgsweep.pg.connect import (
     Connection,
     connect,
@@ -142,7 +143,12 @@ def plan_sql(conninfo: str, output: Path) -> RecordPlan:
         version_num = connection.info.server_version
         with explained():
             server = read_server(connection)
-            schema = read_buffercache(connection).schema
+            found = read_buffercache(connection)
+            schema, refused = found.schema, []
+            try:
+                readable_schema(connection, found)
+            except MissingAbility as error:
+                refused = [f"it would be refused: {error.message}", *filter(None, [error.hint])]
         sample = sample_of(server, 0, None)
         memory = memory_statements(connection, server.shared_buffers_blocks)
         texts = {
@@ -160,7 +166,9 @@ def plan_sql(conninfo: str, output: Path) -> RecordPlan:
             ]
         if pid is not None:
             steps += _system_calls(_host_memory(pid), *_host_counters(pid))
-        return RecordPlan(source="sql", server=_target(connection), output=str(output), steps=steps)
+        return RecordPlan(
+            source="sql", server=_target(connection), output=str(output), steps=steps, refused=refused
+        )
 
 
 def plan_peek(conninfo: str, output: Path, *, time_reads: bool = False) -> RecordPlan:

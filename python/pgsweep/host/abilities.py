@@ -53,6 +53,7 @@ _ON_THE_HOST: Final = (
     "record --source trace",
     "record --source peek",
     "advise",
+    "verify",
     *READ_THE_POOL,
     "warm plan",
     "memory",
@@ -377,9 +378,9 @@ def _running() -> str:
     if not running:
         return "no server runs here"
     text = f"servers that run here: {', '.join(_described(pid) for pid in running)}"
-    unknown = any(place_of(pid) is None for pid in running)
-    places = "; ".join(listening_sockets()) if unknown else ""
-    return f"{text}; servers listen here on {places}" if places else text
+    known = {place_of(pid) for pid in running}
+    others = [place for place in listening_sockets() if place not in known] if None in known else []
+    return f"{text}; servers listen here on {'; '.join(others)}" if others else text
 
 
 def _described(pid: int) -> str:

@@ -25,7 +25,7 @@ from pgsweep.pg.bindir import find_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.plain import shown
 from pgsweep.progress import Progress
-from pgsweep.regular import open_regular, read_bounded
+from pgsweep.regular import read_regular
 from pgsweep.testbed.cold import drop_files, run_setup
 from pgsweep.testbed.pgbench import (
     DATABASE,
@@ -410,8 +410,9 @@ def _task(entry: GridWorkload, path: Path) -> Task:
 
 def _text_of(path: Path) -> bytes:
     try:
-        with open_regular(path) as file:
-            return read_bounded(file, _MOST_BYTES, path)
+        return read_regular(path, _MOST_BYTES)
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no file `{path}`") from error
     except OSError as error:
         raise PgsweepError(f"cannot read `{path}`: {error.strerror or error}") from error
 

@@ -188,5 +188,5 @@ def too_many_of(most: int, last: str) -> Refused:
     return Refused(
         f"more than {format_many(most, 'record')} {'is' if most == 1 else 'are'} refused, the last: {last}",
         cause="the columns or the format may not be those given",
-        hint="see the plan: --plan; or allow more: --max-rejects N",
+        hint=f"see the plan: --plan; or allow more: --max-rejects {10 * max(most, 1)}",
     )

@@ -17,6 +17,10 @@ from pgsweep.pg.failures import first_line
 _LOCK_TIMEOUT_MS: Final = 2000
 _NAMES: Final = "42"
 """Class 42 of the SQLSTATEs: syntax errors, names that do not exist."""
+
+_ABSENT: Final = {"42P01", "3F000"}
+"""There is no such table, or schema."""
+
 _PARAMETERS: Final = {"42P02", "42P18", "08P01"}
 """The SQLSTATEs of parameters that are too few or too many: undefined_parameter, indeterminate_datatype
 (parse_param.c), protocol_violation (postgres.c, exec_bind_message)."""
@@ -97,11 +101,16 @@ class Explainer:
                     cause=first_line(error),
                     hint="give a value for each of $1, $2 and so on, in order: --param 42 --param 'a text'",
                 ) from error
+            hint = "it must be one statement that EXPLAIN takes; try it in psql first"
+            if error.sqlstate in _ABSENT:
+                hint = (
+                    f"this is database `{session.info.dbname}`: name another, -d NAME, or the table's schema"
+                )
             kind = UsageError if (error.sqlstate or "").startswith(_NAMES) else PgsweepError
             raise kind(
                 "the server refuses the statement",
                 cause=first_line(error),
-                hint="it must be one statement that EXPLAIN takes; try it in psql first",
+                hint=hint,
             ) from error
         finally:
             if not session.closed:

@@ -121,12 +121,11 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
 def refused(error: psycopg.Error) -> ConnectionFailed:
     """Return the error of a connection that could not be made."""
     text = plain_message(error)
-    for pattern, cause, hint in _REFUSALS:
-        if re.search(pattern, text, re.IGNORECASE):
-            return ConnectionFailed(text, cause=cause, hint=_with_place(hint, error))
-    unknown = ConnectionFailed(text, hint="try the same with psql: it reads the same settings")
-    unknown.by_server = "FATAL:" in str(error)
-    return unknown
+    known = (one for one in _REFUSALS if re.search(one[0], text, re.IGNORECASE))
+    _, cause, hint = next(known, ("", None, "try the same with psql: it reads the same settings"))
+    refusal = ConnectionFailed(text, cause=cause, hint=_with_place(hint, error))
+    refusal.by_server = "FATAL:" in str(error)
+    return refusal
 
 
 def _with_place(hint: str, error: psycopg.Error) -> str:

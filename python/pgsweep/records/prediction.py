@@ -428,6 +428,7 @@ class RecordPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         passed_over: the sources that `auto` would have taken first, each with the reason why it could not.
+        refused: why this role would not get a recording, and what to do; empty where it would.
     """
 
     schema: str = "pgsweep.plan/1"
@@ -436,6 +437,7 @@ class RecordPlan(msgspec.Struct, frozen=True, kw_only=True):
     output: str
     steps: list[PlanStep]
     passed_over: list[str] = []
+    refused: list[str] = []
 
 
 class ExportResult(msgspec.Struct, frozen=True, kw_only=True):

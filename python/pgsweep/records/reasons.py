@@ -309,8 +309,8 @@ def contents_not_explained(relation: str, expected: float, seen: float) -> str:
 def other_databases(share: float) -> str:
     """Part of the pool holds pages of other databases."""
     return (
-        f"{format_percent(share)} of the pool holds pages of other databases: what they would take of "
-        "another size is not known"
+        f"{format_percent(share)} of the pool holds pages of other databases (`pgsweep cache --by database` "
+        "shows them): what they would take of another size is not known"
     )
 
 

@@ -31,22 +31,21 @@ import os
 import re
 import ssl
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from pgsweep.decoded import toml_of
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import make_private
 from pgsweep.pg.conninfo import build_conninfo, describe, is_conninfo
 from pgsweep.plain import shell_word
 from pgsweep.regular import open_regular, read_bounded
 from pgsweep.serve.webhook import check_webhook
+from pgsweep.toml_file import TomlFile, require_unshared
 from pgsweep.units import parse_bytes
 
-_MOST_BYTES: Final = 1 << 20
 SHORTEST_SECONDS: Final = 1.0
 LEAST_CONNECTIONS: Final = 16
 MOST_CONNECTIONS: Final = 65_536
@@ -120,10 +119,34 @@ class _ServeTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fi
     max_connections_per_address: int = 128
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    serve: _ServeTable = _ServeTable()
-    server: list[_ServerTable] = []
-    metric: list[MetricConfig] = []
+class _Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    serve: dict[str, Any] = {}
+    server: list[Any] = []
+    metric: list[Any] = []
+
+
+class _File:
+    """What serve.toml says; of no file, nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.toml = None if path is None else TomlFile(path)
+        self.serve, self.servers, self.metrics = _ServeTable(), list[_ServerTable](), list[MetricConfig]()
+        if self.toml is not None:
+            read = self.toml.table
+            sections = read(_Sections, self.toml.values)
+            self.serve = read(_ServeTable, sections.serve, "serve")
+            self.servers = [read(_ServerTable, one, "server", n) for n, one in enumerate(sections.server)]
+            for number, server in enumerate(self.servers):
+                with self.toml.blamed("server", number, "conninfo"):
+                    build_conninfo(server.conninfo)
+            self.metrics = [read(MetricConfig, one, "metric", n) for n, one in enumerate(sections.metric)]
+
+    def blamed(self, key: str, instead: object = None, *inside: str | int) -> AbstractContextManager[None]:
+        """Let a fault of a value name the file, unless the command line has another `instead`."""
+        if self.toml is None or instead is not None:
+            return nullcontext()
+        keys = (key, *inside) if inside else ("serve", key)
+        return self.toml.blamed(*keys)
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,41 +220,55 @@ def load_config(
     Raises:
         UsageError: something in it cannot be.
     """
-    found = _File() if file is None else _read(file)
+    found = _File(file)
     given = found.serve
-    tables = [_ServerTable(target) for target in targets] + found.server
-    host, port = parse_listen(listen or given.listen or "127.0.0.1:8432")
+    tables = [_ServerTable(target) for target in targets] + found.servers
+    with found.blamed("listen", listen):
+        host, port = parse_listen(listen or given.listen or "127.0.0.1:8432")
     token_path = token_file or (Path(given.token_file).expanduser() if given.token_file else None)
     interval = interval_seconds if interval_seconds is not None else given.interval or 10.0
-    if interval < SHORTEST_SECONDS:
-        raise UsageError("the interval is too short", cause="1s is the least", hint="--interval 10s")
+    with found.blamed("interval", interval_seconds):
+        if interval < SHORTEST_SECONDS:
+            raise UsageError("the interval is too short", cause="1s is the least", hint="--interval 10s")
+    with found.blamed("token-file", token_file):
+        token = None if token_path is None else read_token(token_path)
+    with found.blamed("base-path", web and web.base_path):
+        base_path = parse_base_path((web and web.base_path) or given.base_path)
+    with found.blamed("webhook"):
+        webhook = None if given.webhook is None else check_webhook(given.webhook)
+    with found.blamed("history-size"):
+        history_bytes = max(1 << 20, parse_bytes(given.history_size))
+    with found.blamed("evidence-size"):
+        evidence_bytes = max(1 << 20, parse_bytes(given.evidence_size))
     place = history or given.history
-    in_database = place is not None and is_conninfo(place)
+    with found.blamed("history", history):
+        in_database = build_conninfo(place) if place is not None and is_conninfo(place) else None
     folder = home if place is None or in_database else Path(place).expanduser()
     config = ServeConfig(
         servers=_servers(tables or [_ServerTable("")]),
         host=host,
         port=port,
         history=folder,
-        history_conninfo=build_conninfo(place) if in_database and place is not None else None,
+        history_conninfo=in_database,
         evidence=Path(given.evidence).expanduser() if given.evidence else folder / "evidence",
-        token=None if token_path is None else read_token(token_path),
-        base_path=parse_base_path((web and web.base_path) or given.base_path),
-        webhook=None if given.webhook is None else check_webhook(given.webhook),
+        token=token,
+        base_path=base_path,
+        webhook=webhook,
         tls=_tls_files(web or WebOptions(), given),
         interval_seconds=interval,
         source=source or given.source or "auto",
         allowed_hosts=given.allowed_hosts,
-        history_bytes=max(1 << 20, parse_bytes(given.history_size)),
-        evidence_bytes=max(1 << 20, parse_bytes(given.evidence_size)),
+        history_bytes=history_bytes,
+        evidence_bytes=evidence_bytes,
         top_relations=max(0, given.top_relations),
         show_queries=given.show_queries,
         max_connections=given.max_connections,
         max_connections_per_address=min(given.max_connections, given.max_connections_per_address),
-        metrics=found.metric,
+        metrics=found.metrics,
     )
-    _check_metrics(config)
-    _check_connections(config)
+    _check_metrics(config, found)
+    with found.blamed("max-connections"):
+        _check_connections(config)
     if config.token is None and not is_loopback(host):
         raise UsageError(
             f"`{host}` can be reached from other machines, and no token is required",
@@ -271,16 +308,19 @@ def _tls_files(web: WebOptions, given: _ServeTable) -> tuple[Path, Path] | None:
     try:
         # Of a key with a passphrase OpenSSL would ask at the terminal, if there is one.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files, password=lambda: b"")
-        open_to_all = files[1].stat().st_mode & 0o007
+        mode = files[1].stat().st_mode
+        for each in files:
+            require_unshared(each)
     except OSError as error:
         raise UsageError(
             f"`{files[0]}` with the key `{files[1]}` cannot be used for TLS",
-            cause=str(error),
+            cause=error.strerror or str(error),
             hint="both are PEM, the certificate first in its chain; the key has no passphrase",
         ) from error
-    if open_to_all:
+    if mode & 0o007:
         raise UsageError(
-            f"the key `{files[1]}` may be read by all users", hint=f"chmod o= {shell_word(str(files[1]))}"
+            f"the key `{files[1]}` may be read by all users: its mode is {mode & 0o7777:04o}",
+            hint=f"chmod o= {shell_word(str(files[1]))}",
         )
     return files
 
@@ -311,34 +351,20 @@ def read_token(path: Path) -> str:
     try:
         with open_regular(path) as file:
             text = read_bounded(file, 4096, path).decode().strip()
-            mode = path.stat().st_mode
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the token file `{path}` cannot be read", cause=str(error)) from error
+            mode = os.fstat(file.fileno()).st_mode
+    except OSError as error:
+        raise UsageError(f"the token file `{path}` cannot be read", cause=error.strerror) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the token file `{path}` cannot be read", cause="it is not UTF-8") from error
     make = f"umask 077; openssl rand -hex 32 > {shell_word(str(path))}"
     if mode & 0o077:
         raise UsageError(
-            f"the token file `{path}` may be read by others", hint=f"chmod 600 {shell_word(str(path))}"
+            f"the token file `{path}` may be used by others: its mode is {mode & 0o7777:04o}",
+            hint=f"chmod 600 {shell_word(str(path))}",
         )
     if len(text) < 16 or not text.isascii() or not text.isprintable() or " " in text:
         raise UsageError(f"the token file `{path}` holds no secret of 16 characters or more", hint=make)
     return text
-
-
-def _read(path: Path) -> _File:
-    try:
-        with open_regular(path) as file:
-            text = read_bounded(file, _MOST_BYTES, path)
-        found = toml_of(text)
-    except ValueError as error:
-        raise UsageError(f"`{path}` is not TOML", cause=str(error)) from error
-    except OSError as error:
-        raise UsageError(f"`{path}` cannot be read", cause=str(error)) from error
-    try:
-        return msgspec.convert(found, _File)
-    except msgspec.ValidationError as error:
-        raise UsageError(
-            f"`{path}` does not say what it should", cause=str(error), hint="see docs/guides/serve.md"
-        ) from error
 
 
 def _servers(tables: Sequence[_ServerTable]) -> list[ServerConfig]:
@@ -362,10 +388,10 @@ def _servers(tables: Sequence[_ServerTable]) -> list[ServerConfig]:
     return servers
 
 
-def _check_metrics(config: ServeConfig) -> None:
+def _check_metrics(config: ServeConfig, file: _File) -> None:
     known = {server.name for server in config.servers}
     seen: set[str] = set()
-    for metric in config.metrics:
+    for number, metric in enumerate(config.metrics):
         problem = None
         if not _METRIC_NAME.fullmatch(metric.name):
             problem = "its name may have small letters, digits and _, and begins with a letter"
@@ -382,7 +408,8 @@ def _check_metrics(config: ServeConfig) -> None:
         elif not metric.query.strip():
             problem = "its query is empty"
         if problem is not None:
-            raise UsageError(f"the metric `{metric.name}` cannot be", cause=problem)
+            with file.blamed("metric", None, number, "name"):
+                raise UsageError(f"the metric `{metric.name}` cannot be", cause=problem)
         seen.add(metric.name)
 
 

@@ -128,8 +128,13 @@ def _command_lines(line: Runnable, room: int, width: int, terminal: Terminal) ->
 
 
 def _needed_for(result: DoctorResult, ability: Ability) -> list[str]:
-    """Return what an ability is needed for, without the commands that work in another way all the same."""
-    works = {line.command for line in result.commands if line.state == "works"}
+    """Return what an ability is needed for, without the commands that work in another way all the same.
+
+    Nothing is, where there is no session: then that is what all commands lack.
+    """
+    if result.server is None:
+        return []
+    works = {name for line in result.commands if line.state == "works" for name in line.command.split(", ")}
     return [name for name in ability.needed_for if name not in works]
 
 

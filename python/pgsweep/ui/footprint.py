@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pgsweep.plain import relation_label, shown
-from pgsweep.records.footprint import FootprintRelation, FootprintResult, FootprintRun
+from pgsweep.records.footprint import FootprintChange, FootprintRelation, FootprintResult, FootprintRun
 from pgsweep.records.rollup import is_catalog
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes
@@ -14,6 +14,9 @@ from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Column, Group, Measured, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
+
+_LOSERS_SHOWN = 5
+"""How many relations that only gave way to the statement have a row of their own."""
 
 
 def footprint_text(result: FootprintResult, terminal: Terminal) -> str:
@@ -111,7 +114,7 @@ def _relations(result: FootprintResult) -> Table[_Row]:
             if (sees or name.startswith("shared"))
             and ("_in_" in name or any(getattr(row.runs[number], name) for row in result.relations))
         ]
-    rows = _grouped(result)
+    rows = grouped(result)
     if len(rows) < 2:
         return Table(columns, rows)
     return Table(columns, [*rows, _Row("total", "", result.relations)], marked=len(rows))
@@ -124,12 +127,21 @@ def _moved(header: str, runs: slice, name: str, group: Group | None = None) -> C
     return Column(header, lambda row: row.moved(runs, name), group=group, only="page")
 
 
-def _grouped(result: FootprintResult) -> list[_Row]:
-    """Return label, kind and relations of each row: the system catalogs together are the last."""
+def grouped(result: FootprintResult) -> list[_Row]:
+    """Return the rows: those that brought nothing in, and lost least, together; the system catalogs last."""
     own = [row for row in result.relations if not is_catalog(row)]
     system = [row for row in result.relations if is_catalog(row)]
+    more = [row for row in own if not any(_brought_in(run) for run in row.runs)][_LOSERS_SHOWN:]
+    if len(more) > 1:
+        own = own[: -len(more)]
     rows = [_Row(_label(row), row.kind, [row]) for row in own]
+    if len(more) > 1:
+        rows.append(_Row(f"(others that gave way: {count(len(more))})", "", more))
     return [*rows, _Row(f"(system catalogs: {len(system)})", "", system)] if system else rows
+
+
+def _brought_in(run: FootprintChange) -> int:
+    return run.shared_buffers_in_bytes + (run.page_cache_in_bytes or 0)
 
 
 def _label(row: FootprintRelation) -> str:

@@ -19,7 +19,6 @@ from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import format_time
 
-_ROWS_SHOWN = 20
 _NAMED_APART = 5
 _GOOD = ("same blocks", "same size", "by share", "resized")
 
@@ -67,17 +66,16 @@ def levels(counts: Sequence[int]) -> str:
 
 
 def relations_text(relations: Sequence[HeatRelation], terminal: Terminal) -> str:
-    """Return a table of the relations that there are, all system catalogs put together at its end."""
+    """Return a table of the relations that there are, largest first, and all system catalogs at its end."""
     own, catalogs = _parted(relations)
-    rows = own[:_ROWS_SHOWN] if terminal.interactive else own
+    rows = own[: terminal.rows]
     table = _table(rows, catalogs)
     if not table.rows:
         return ""
     text = table.text(terminal)
     if len(own) > len(rows):
-        text += (
-            f"\n... and {counted(len(own) - len(rows), 'row')} more; all of them: --json, --csv, or a pipe"
-        )
+        rest = known_bytes(sum(row.saved_bytes for row in own[len(rows) :]))
+        text += f"\n... and {counted(len(own) - len(rows), 'row')} more, {rest} saved: --top, --json, --csv"
     return text
 
 
@@ -129,8 +127,8 @@ def lost_lines(relations: Sequence[HeatRelation], terminal: Terminal) -> list[st
         if row.match not in _GOOD and row.saved_bytes
     ]
     lines += [f"{terminal.paint('not read:', 'yellow')} {text}" for text in _unread(relations)]
-    if len(lines) > _ROWS_SHOWN and terminal.interactive:
-        lines = [*lines[:_ROWS_SHOWN], f"... and {count(len(lines) - _ROWS_SHOWN)} more: --json"]
+    if terminal.rows is not None and len(lines) > terminal.rows:
+        lines = [*lines[: terminal.rows], f"... and {count(len(lines) - terminal.rows)} more: --top, --json"]
     return ["\n".join(lines)] if lines else []
 
 

@@ -27,6 +27,7 @@ class Terminal:
     """How to write a text: at most `width` columns, with or without Unicode's characters and colours.
 
     Without `tables` a text leaves out what most readers do not ask for, and says how it is had.
+    Of a table it has at most `rows`, where there is such a number.
     """
 
     width: int = 80
@@ -34,6 +35,7 @@ class Terminal:
     colour: bool = False
     interactive: bool = False
     tables: bool = True
+    rows: int | None = None
 
     @classmethod
     def of(

@@ -392,7 +392,7 @@ class TopApp(App[None]):
             foot = foot[-1:]
         wanted = self._first_row + max(0, height - len(top) - len(foot) - 1)
         seen = msgspec.structs.replace(sample, relations=sample.relations[self._first_row : wanted])
-        table = relation_table(seen, terminal, sort=self._order, reverse=self._turned)
+        table = relation_table(seen, terminal, sort=self._order, reverse=self._turned, wanted=self._wanted)
         header = as_text(table[0])
         header.stylize("reverse")
         header.pad_right(max(0, width - header.cell_len))

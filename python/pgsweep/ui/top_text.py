@@ -210,7 +210,13 @@ class _Column:
 
 
 def relation_table(
-    sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool, limited: bool = True
+    sample: TopSample,
+    terminal: Terminal,
+    *,
+    sort: str,
+    reverse: bool,
+    limited: bool = True,
+    wanted: str = "",
 ) -> list[Line]:
     """Return the header and one line a relation.
 
@@ -220,6 +226,7 @@ def relation_table(
         sort: whose header is marked.
         reverse: the order is the other way round.
         limited: cut it to the width of the terminal; else everything is shown.
+        wanted: the filter, which is named where it leaves nothing.
     """
     columns = _columns(sample, terminal)
     arrow = terminal.pick("▲", "^") if reverse != (sort == "name") else terminal.pick("▼", "v")
@@ -255,6 +262,8 @@ def relation_table(
             cell = column.cells[index]
             line.append((padded(cell, widths[i], left=column.left), _paint(column, cell, sort)))
         lines.append(line)
+    if wanted and not sample.relations_found:
+        lines.append([_words(f"no relation in either cache has `{shown(wanted)}` in its name")])
     cells = [spaced(line) for line in lines]
     return [cut(line, terminal) for line in cells] if limited else cells
 
@@ -351,13 +360,14 @@ def missing_line(sample: TopSample, index: int) -> str:
     return text + (f"; {shown(entry.enable)}" if entry.enable else "")
 
 
-def once_text(sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool) -> str:
+def once_text(sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool, wanted: str = "") -> str:
     """Return the page as text, as `--once` prints it; only on a terminal is it cut to its width."""
     head = terminal.wrap(f"{subject_line(sample)}; read by {sample.pool_source}")
     lines: list[Line] = [[_value(line)] for line in head.split("\n")]
     lines += page_head(sample, terminal)
     lines.append([])
-    lines += relation_table(sample, terminal, sort=sort, reverse=reverse, limited=terminal.interactive)
+    limited = terminal.interactive
+    lines += relation_table(sample, terminal, sort=sort, reverse=reverse, limited=limited, wanted=wanted)
     left = sample.relations_found - len(sample.relations)
     if left:
         lines.append([_words(f"... and {count(left)} relations more; all of them: `pgsweep cache`")])

@@ -76,7 +76,7 @@ def _head(result: WarmResult) -> str:
 
 
 def _plan_lines(result: WarmResult) -> list[str]:
-    lines = [f"Order: indexes before tables, hottest first: {result.heat_source}."]
+    lines = [f"Order: {result.heat_source}."]
     for budget in result.budgets:
         holds = "" if budget.holds_bytes is None else f" of {format_bytes(budget.holds_bytes)}"
         holds += f" {budget.holds_why}" if budget.holds_why else ""

@@ -30,7 +30,11 @@ def restore_text(result: WarmRestoreResult, terminal: Terminal) -> str:
     parts += lost_lines(result.relations, terminal)
     parts += missing_lines(result.missing, terminal)
     if result.statements:
-        parts.append("statements:\n" + "\n".join(filter(None, map(pasted, result.statements))))
+        shown = result.statements[: terminal.rows]
+        parts.append("statements:\n" + "\n".join(filter(None, map(pasted, shown))))
+        if len(shown) < len(result.statements):
+            left = counted(len(result.statements) - len(shown), "statement")
+            parts.append(f"... and {left} more: --top, --json")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

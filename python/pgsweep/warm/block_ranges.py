@@ -29,6 +29,7 @@ class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
         fork: main, fsm or vm.
         heat: accesses of a block, whatever the measure; None where it is not known.
         saved: the heat comes from a heat file; all such stretches come before those known from statistics.
+        relation_blocks: of the whole relation, where no heat is known.
         partly: statistics show that less than half of the relation is in use, and not which blocks.
         why: the reason for its place in the order.
     """
@@ -42,6 +43,7 @@ class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
     first_block: int
     blocks: int
     heat: float | None = None
+    relation_blocks: int = 0
     saved: bool = False
     partly: bool = False
     why: str | None = None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @subcommand(hidden=True)
-@click.argument("first", type=FileName())
-@click.argument("second", type=FileName())
+@click.argument("first", type=FileName(needed="file"))
+@click.argument("second", type=FileName(needed="file"))
 def command(
     run: Run,
     /,

@@ -9,6 +9,7 @@ import click
 from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import pool_source_option
 from pgsweep.cli.warm.file import heat_file
+from pgsweep.cli.warm.options import top_option
 from pgsweep.errors import CONDITION_HOLDS
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     help="End with exit code 5 if the condition holds: 'worth<0.9'. Repeatable; one of them is enough.",
 )
 @pool_source_option
+@top_option
 def command(
     run: Run,
     /,
@@ -31,6 +33,7 @@ def command(
     file: str,
     fail_if: tuple[str, ...],
     source: Literal["auto", "peek", "sql"],
+    top: int,
 ) -> int:
     r"""Show how much of the working set in FILE is resident now, in total and by relation.
 
@@ -62,6 +65,7 @@ def command(
 
     settings = run.settings
     path = heat_file(settings, file, run.server_options["database"])
+    run.output_options["rows"] = top
     run.prepare()
     conditions = [parse_condition(text, CONDITION_NAMES) for text in fail_if]
     heat = read_heat(path)

@@ -7,10 +7,14 @@ database with the file in the other place, is an error whose hint is the right c
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
+from pgsweep.cli.common import existing
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
 from pgsweep.plain import shell_words
+
+SAVE_ONE: Final = "make one: pgsweep warm save {}"
 
 
 def heat_file(settings: Settings, file: str, database: str | None, *, writes: bool = False) -> Path:
@@ -23,14 +27,14 @@ def heat_file(settings: Settings, file: str, database: str | None, *, writes: bo
         writes: the file need not be there yet.
 
     Raises:
-        UsageError: the two stand in each other's place.
+        UsageError: there is no such file, or the two stand in each other's place.
     """
     if _is_connection(file) and not Path(file).exists():
         what = "a connection string"
     elif database is not None and _is_file_instead(file, database, writes=writes):
         what = "a database, as it seems"
     else:
-        return Path(file)
+        return Path(file) if writes else existing(Path(file), hint=SAVE_ONE)
     from pgsweep.pg.secrets import without_secrets
 
     words = list(settings.arguments)

@@ -10,6 +10,7 @@ import click
 
 from pgsweep.cli.common import Bytes, Count, Duration, FileName, pool_source_option
 from pgsweep.cli.completing import listed_relation_names, schema_names
+from pgsweep.cli.warm.file import SAVE_ONE
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +42,18 @@ class Names(click.ParamType[Any]):
         return names
 
 
+def top_option(function: F) -> F:
+    """Give a command that shows a heat file's relations the number of them; it arrives as top."""
+    return click.option(
+        "--top",
+        type=click.IntRange(min=1),
+        default=20,
+        show_default=True,
+        metavar="N",
+        help="Show only the N largest relations. Files, --json and --csv have all.",
+    )(function)
+
+
 def warm_options(function: F) -> F:
     """Give a command these options; `options_of` makes them the feature's."""
     decorators = (
@@ -63,7 +76,7 @@ def warm_options(function: F) -> F:
         click.option("--every-database", is_flag=True, help="All databases that the role may connect to."),
         click.option(
             "--heat",
-            type=FileName(),
+            type=FileName(needed="file", hint=SAVE_ONE, dir_okay=False),
             help="Order by what `pgsweep warm save` wrote to FILE; what it does not hold comes after, by "
             "statistics.",
         ),

@@ -31,11 +31,10 @@ def command(
 ) -> None:
     r"""Show what `pgsweep warm run` would read: in which order and why, how many bytes, how long.
 
-    Indexes come before tables, because they save more reads if not everything fits. Within each group the
-    hottest come first, by the accesses per block that statistics have counted. Then come those that are less
-    than half in use according to statistics, and last what was never read. With --heat, the contents of the
-    file come before all else, by the saved usage per block. The plan never holds more than the cache: what
-    does not fit is listed.
+    The hottest come first, by the accesses per block that statistics have counted. Then come those that are
+    less than half in use according to statistics, and last what was never read. Without statistics the
+    smallest come first. With --heat, the contents of the file come before all else, by the saved usage per
+    block. The plan never holds more than the cache: what does not fit is listed.
 
     To estimate the time, some of the blocks are read, 64 MB at most, bypassing shared_buffers; they may
     stay in the page cache.

@@ -15,6 +15,7 @@ from pgsweep.cli.common import (
 )
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.warm.file import heat_file
+from pgsweep.cli.warm.options import top_option
 from pgsweep.cli.warm.run import WarmProgress
 from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
 
@@ -50,7 +51,8 @@ from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
     help="Wait this long for the next start of the server: run the command before the restart.",
 )
 @pool_source_option
-@click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be read, and how; read nothing.")
+@top_option
 def command(
     run: Run,
     /,
@@ -66,6 +68,7 @@ def command(
     next_start: float | None,
     source: Literal["auto", "peek", "sql"],
     dry_run: bool,
+    top: int,
 ) -> int:
     r"""Bring back what FILE holds: the hottest blocks of all databases first, with their usage counts.
 
@@ -99,6 +102,7 @@ def command(
         raise UsageError("--wait and --next-start contradict each other", hint="leave one of them out")
     settings = run.settings
     path = heat_file(settings, file, run.server_options["database"])
+    run.output_options["rows"] = top
     run.prepare()
     target = run.target
     saved = read_heat(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -14,7 +15,7 @@ from markupsafe import Markup
 
 from pgsweep.plain import shown
 from pgsweep.records.cache import CacheMap
-from pgsweep.records.serve import ServeMemory, ServeMemoryPart
+from pgsweep.records.serve import ServeCurve, ServeMemory, ServeMemoryPart
 from pgsweep.records.top import TopRelation
 from pgsweep.ui.advised import gain_text, sentence
 from pgsweep.ui.cache_map import map_name
@@ -84,6 +85,7 @@ def _environment() -> jinja2.Environment:
         "shown": shown,
         "gain": gain_text,
         "sentence": sentence,
+        "alike": alike,
         "setting": as_setting,
         "statements": lambda result: patch(result, "alter-system", comments=False).splitlines(),
     }
@@ -113,6 +115,22 @@ def _ago(at: float) -> Markup:
     return Markup('<time datetime="{}" data-age="{:.3f}">{}</time>').format(
         iso_time(at) or "", age, seconds(age)
     )
+
+
+def alike(curves: Iterable[ServeCurve]) -> list[tuple[str, ServeCurve]]:
+    """Return each curve with its windows in words; one for windows with the same evidence."""
+    found: list[list[ServeCurve]] = []
+    for curve in curves:
+        if found and _said(curve) == _said(found[-1][0]):
+            found[-1].append(curve)
+        else:
+            found.append([curve])
+    return [(", ".join(seconds(one.window_seconds) for one in group), group[0]) for group in found]
+
+
+def _said(curve: ServeCurve) -> tuple[object, ...]:
+    """Return what a page says of a curve besides its times."""
+    return (curve.result, curve.why, curve.early, curve.failed, curve.waits_since is None)
 
 
 def map_link(key: str, relation: TopRelation) -> str | None:

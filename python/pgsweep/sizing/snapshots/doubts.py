@@ -112,7 +112,7 @@ def _parts(curves: LoadCurves) -> list[Part]:
         unread = 0.0 if load.pool.extensions_are_reads else float(growth[g])
         parts.append(
             Part(
-                name=group.name,
+                name=group.label,
                 counted_misses=float(counted[g]) / rate,
                 # Misses of groups without relations (other databases, for example) are not counted here.
                 expected_misses=max(expected / rate - unread, 0.0) if group.relations else 0.0,

@@ -168,7 +168,7 @@ class SnapshotModel:
         )
         if self.unchanged is None:
             doubts = curve_doubts(self.curves, found, ensemble, self._error_sources.ordered)
-            names = [self.curves.load.groups[group].name for group in self._together]
+            names = [self.curves.load.groups[group].label for group in self._together]
             level, said = judged([*doubts, *together_doubts(found, pool, together, names)])
             return replace(found, level=level, reasons=said)
         # Nothing speaks for or against the change itself.

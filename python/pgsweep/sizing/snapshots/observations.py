@@ -20,6 +20,9 @@ from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
 
 Table = Mapping[str, NDArray[Any]]
 
+_NAMED = 3
+"""How many relations of a group of many are named."""
+
 ABSENT_AND_COUNTERS = 7
 """Columns of a class: absent, then usage_count 0 to 5."""
 
@@ -32,11 +35,22 @@ class Group:
         name: the relation, or a word for the rest.
         relations: positions in the evidence's table of relations; empty for other databases.
         pages: how many pages there are, seen or not (blocks of all forks, scaled by the sampling rate).
+        largest: of several, the names of those with the most pages in the pool.
     """
 
     name: str
     relations: tuple[int, ...]
     pages: float
+    largest: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The name, and which relations it stands for."""
+        more = len(self.relations) - len(self.largest)
+        if more <= 0 or len(self.relations) < 2:
+            return f"{self.name} ({', '.join(self.largest)})" if self.largest else self.name
+        said = f"{', '.join(self.largest)} and {more} more" if self.largest else f"{more}, none in the pool"
+        return f"{self.name} ({said})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,11 +166,14 @@ def gather(
         Group(name=str(relations["name"][i]), relations=(int(i),), pages=max(blocks[i] * rate, seen[g]))
         for g, i in enumerate(own)
     ]
+    in_pool = np.bincount(found[known & (group == len(own))], minlength=len(important))[small]
+    largest = small[np.argsort(-in_pool, kind="stable")][: min(_NAMED, np.count_nonzero(in_pool))]
     groups.append(
         Group(
             name="other relations",
             relations=tuple(int(i) for i in small),
             pages=max(float(blocks[small].sum()) * rate, seen[len(own)]),
+            largest=tuple(str(relations["name"][i]) for i in largest),
         )
     )
     # How much else there is on the server is not known; pages never seen do not matter to the pool as it is.

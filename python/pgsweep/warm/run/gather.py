@@ -39,10 +39,14 @@ from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.files import Owner
 from pgsweep.warm.heat.saved import HeatWeights
 from pgsweep.warm.run.plan import INDEX_KINDS, reason
-from pgsweep.warm.run.used_part import Counted, used_at_most
+from pgsweep.warm.run.used_part import Counted, accesses_of_leaves, used_at_most
 from pgsweep.warm.session import UNLOGGED
 
 _SEQUENCE = "S"
+
+_SCANS_OF_A_BUILD = 3
+"""Sequential scans that building one index may count: one in each process, of which there are three
+by default (max_parallel_maintenance_workers; initscan, heapam.c)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,15 +175,20 @@ def _gather_here(
     relations = [r for r in relations if chosen is None or r.oid in chosen]
     database = connection.info.dbname
     counted = _counted(connection, relations)
-    heat = {oid: counts.accesses for oid, counts in counted.items()}
+    scanned = read_scanned_indexes(connection)
+    heat = {
+        relation.oid: accesses_of_leaves(
+            relation, counted[relation.oid], scanned, found.server.block_size_bytes
+        )
+        for relation in relations
+    }
     # A role that may read everything else may still not read TOAST tables: they have no owner to grant it.
     allowed = read_warmable(connection) if through_server else {r.oid for r in relations}
     # Any session reads catalogs: that they are counted says nothing of what queries will read.
     own = [r for r in relations if r.schema not in (*SYSTEM_SCHEMAS, "pg_toast")] or relations
     unused = not any(heat[relation.oid] for relation in own)
     found.accesses += 0.0 if unused else sum(heat.values())
-    scanned = read_scanned_indexes(connection)
-    borrowed = _borrowed_heat(relations, heat, scanned)
+    borrowed = _borrowed_heat(relations, counted, scanned)
     # Their accesses are those of insertions, which need no more than the path to one leaf.
     idle = {
         relation.oid
@@ -252,12 +261,13 @@ def _weights(
 
 
 def _borrowed_heat(
-    relations: Sequence[Relation], heat: Mapping[int, float], scanned: Mapping[int, ScannedIndex]
+    relations: Sequence[Relation], counted: Mapping[int, Counted], scanned: Mapping[int, ScannedIndex]
 ) -> dict[int, float]:
     """Return accesses a block for indexes that are as hot as their table, for all that is known.
 
-    Those are the indexes of a table none of whose indexes was used since statistics began, as after a load or
-    a reset: if one of several was never used, it is of no use; if none was, nothing follows.
+    Those are the indexes of a table that no query has read since statistics began, as after a load or a
+    reset. If queries have read it by another index or from end to end, an index that was never used is of
+    no use.
     """
     tables = {relation.oid: relation for relation in relations}
     of_table: dict[int, list[int]] = {}
@@ -265,9 +275,10 @@ def _borrowed_heat(
         if kind_word(relation.kind, relation.schema) == "index" and relation.table_oid in tables:
             of_table.setdefault(relation.table_oid, []).append(relation.oid)
     return {
-        index: heat[table] / max(1, tables[table].main_blocks)
+        index: counted[table].accesses / max(1, tables[table].main_blocks)
         for table, indexes in of_table.items()
-        if heat[table] and not any(index in scanned for index in indexes)
+        if counted[table].accesses and not any(index in scanned for index in indexes)
+        if counted[table].scans <= _SCANS_OF_A_BUILD * len(indexes)
         for index in indexes
     }
 
@@ -287,6 +298,7 @@ def _pieces(
             first_block=0,
             blocks=blocks,
             heat=heat,
+            relation_blocks=relation.main_blocks,
             saved=saved,
             partly=partly,
             why=why,

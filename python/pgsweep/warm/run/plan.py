@@ -1,11 +1,11 @@
 """What to read, in which order, and what does not fit: a pure function of relations, their heat and a budget.
 
-Indexes come before tables, because one access of a query goes through three or four blocks of an index and
-one of a table, and every block of an index serves many rows: where not all fits, an index in memory spares
-more reads than as much of its table. Within each the hottest come first. After them come, in the same order,
-those of which statistics show that less than half is in use (used_part.py). What a heat file knows comes
-before what only statistics know, as the two measures cannot be compared. What statistics never saw read comes
-last, whatever it is, and so does an index that no query has used: only insertions read it.
+What has the most accesses for its size comes first, whatever it is: a block spares the more reads the more
+often it is asked for. Among equals indexes come before tables. After them come, in the same order, those of
+which statistics show that less than half is in use (used_part.py). What a heat file knows comes before what
+only statistics know, as the two measures cannot be compared. Where nothing is known the smallest relations
+come first: if each is used as often as any other, they have the most accesses for their size. Last comes what
+statistics never saw read, whatever it is, and an index that no query has used: only insertions read it.
 """
 
 from __future__ import annotations
@@ -57,14 +57,15 @@ def make_plan(wanted: Iterable[BlockRange], budget_blocks: int) -> Plan:
     return plan
 
 
-def rank(one: BlockRange) -> tuple[bool, bool, bool, bool, float, str, int, str, int]:
+def rank(one: BlockRange) -> tuple[bool, bool, bool, float, int, bool, str, int, str, int]:
     """Return what ranges are ordered by: a smaller one is read before."""
     return (
         one.heat == 0,
         not one.saved,
         one.partly,
-        one.kind not in INDEX_KINDS,
         -(one.heat or 0.0),
+        one.relation_blocks if one.heat is None else 0,
+        one.kind not in INDEX_KINDS,
         one.database,
         one.oid,
         one.fork,
@@ -108,7 +109,7 @@ def reason(
         used = "used by a query" if kind in INDEX_KINDS else "read"
         return f"{what}; never {used} since statistics began, so last"
     if of_table:
-        return f"{what}; no index of its table was used yet, so as hot as the table: {times}"
+        return f"{what}; neither it nor its table was used yet, so as hot as the table: {times}"
     words = f"{what}; accesses a block: {times}"
     if used_at_most is None:
         return words

@@ -183,7 +183,7 @@ def order_words(planned: Planned) -> str:
     found, heat = planned.found, planned.options.heat
     if planned.resumed:
         return "as the run planned it that was stopped"
-    counted = "arbitrary: nothing was counted yet (statistics are lost in a crash)"
+    counted = "the smallest first: nothing was counted yet (after a crash, or on a fresh standby)"
     if found.accesses:
         since = f" on {format_time(found.counted_since)}" if found.counted_since is not None else ""
         counted = f"accesses a block since statistics began{since} (pg_statio)"

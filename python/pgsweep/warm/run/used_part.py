@@ -43,6 +43,19 @@ class Counted:
         return self.blks_read + self.blks_hit
 
 
+def accesses_of_leaves(
+    relation: Relation, counted: Counted, scanned: Mapping[int, ScannedIndex], block_bytes: int
+) -> float:
+    """Return the accesses of a relation that are spread over its blocks.
+
+    Of a B-tree those are the accesses of its lowest level. Those of the levels above go to a few blocks,
+    which the first queries bring in.
+    """
+    index = scanned.get(relation.oid)
+    levels = fewest_levels(relation.main_blocks, block_bytes) if index is not None and index.is_btree else 1
+    return counted.accesses / levels
+
+
 def used_at_most(
     relations: Sequence[Relation],
     counted: Mapping[int, Counted],
