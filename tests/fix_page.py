@@ -59,7 +59,7 @@ def wait_for_pages(server: Cluster, database: str) -> None:
 
 @contextmanager
 def load_running(
-    server: Cluster, database: str, *, sessions: int = 2, pause_seconds: float = 0.009
+    server: Cluster, database: str, *, sessions: int = 2, pause_seconds: float = 0.009, exponent: float = 2.0
 ) -> Iterator[None]:
     """Have sessions read random rows until the block ends.
 
@@ -69,6 +69,7 @@ def load_running(
         pause_seconds: after every 20 reads. Without one the sessions would take all processors of a small
             machine, from the recording and from the tests beside it; with this one two sessions make about
             4000 reads a second, which turn the pool over every few seconds, and take hardly any of it.
+        exponent: the larger it is, the hotter are the hottest rows; with 1 all are alike.
     """
     over = threading.Event()
 
@@ -77,7 +78,7 @@ def load_running(
         try:
             with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
                 while not over.wait(pause_seconds):
-                    rows = (12000 * rng.random(_READS_PER_ROUND) ** 2).astype(int) + 1
+                    rows = (12000 * rng.random(_READS_PER_ROUND) ** exponent).astype(int) + 1
                     connection.execute(_READ, [rows.tolist()], prepare=True)
         except psycopg.OperationalError:
             return

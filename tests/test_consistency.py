@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from numpy.typing import NDArray
 
+from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence, EvidenceWriter
 from pgsweep.pg.catalog import read_databases, read_relations
@@ -190,6 +191,97 @@ def test_hits_of_temporary_tables_are_no_accesses_of_the_pool(
     assert 0 < totals.hits < (counted[-1] - counted[0]) / 2
     observed = predict(path, sizes_bytes=SIZES_BYTES).observed
     assert observed.miss_ratio == pytest.approx(totals.misses / (totals.misses + totals.hits), rel=0.01)
+
+
+class Looking(WhenRecording):
+    """Changes the catalog while it is recorded, and reads what the evidence says at every second of that."""
+
+    def __init__(self, path: Path, action: Callable[[], object]) -> None:
+        super().__init__(action, after_seconds=1.0)
+        self._path = path
+        self._due_seconds = 1.0
+        self.seen: list[Totals] = []
+
+    def advance(self, done_seconds: float) -> None:
+        super().advance(done_seconds)
+        if self._records and done_seconds >= self._due_seconds:
+            self._due_seconds = done_seconds + 1
+            self.seen.append(totals_of(self._path))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # Made and loaded, read, and its index made; then rewritten again and again.
+        ["CREATE TABLE new AS SELECT id, filler FROM page", "ALTER TABLE new ADD UNIQUE (id)"],
+        ["REINDEX TABLE page", "REINDEX TABLE CONCURRENTLY page", "VACUUM FULL page", "REINDEX TABLE page"],
+        ["CREATE TABLE new AS TABLE page", "TRUNCATE new", "INSERT INTO new TABLE page"],
+        ["CREATE DATABASE passing", "DROP DATABASE passing"],
+    ],
+    ids=["created", "rewritten", "truncated", "database"],
+)
+@pytest.mark.one_server
+def test_a_catalog_that_changes_is_followed(
+    server: Cluster, database: str, tmp_path: Path, changes: list[str]
+) -> None:
+    """At no time is a block counted for the database and for no relation, nor for two files of one."""
+    paths = [tmp_path / f"{number}.evidence" for number in range(2)]
+    conninfo = server.conninfo(database)
+    if "DROP DATABASE passing" in changes:
+        # It has counters that are gone afterwards.
+        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+            connection.execute(b"CREATE DATABASE passing")
+        with psycopg.connect(server.conninfo("passing"), autocommit=True) as connection:
+            connection.execute(b"SELECT count(*) FROM pg_class")
+        changes = changes[1:]
+
+    def change() -> None:
+        with psycopg.connect(conninfo, autocommit=True) as other:
+            for statement in changes:
+                other.execute(statement.encode())
+                other.execute(b"SELECT count(filler) FROM page")
+
+    looking = Looking(paths[0], change)
+    with load_running(server, database):
+        result = record_sql(conninfo, paths[0], seconds=9, rng_seed=1, progress=looking)
+        looking.join()
+        record_sql(conninfo, paths[1], seconds=3, rng_seed=1)
+    assert not any("reset" in warning for warning in result.warnings)
+    joined = JoinedEvidence.of(paths, 60)
+    of_both = read_totals(joined.table("counters"), joined.table("relations"), joined.meta.database)
+    assert len(looking.seen) > 3
+    for totals in [*looking.seen, totals_of(paths[0]), of_both]:
+        assert totals.doubts == []
+    for totals in (totals_of(paths[0]), of_both):
+        counted = totals.relation_accesses.sum() * totals.seconds
+        assert counted == pytest.approx(totals.hits + totals.misses, rel=0.1)
+
+
+def test_an_index_that_takes_over_counters_is_not_counted_twice() -> None:
+    """REINDEX CONCURRENTLY, seen in the midst of a window: the new index has all that the old one had."""
+    rows = [(0, "1", 1000.0), (10, "1", 1100.0), (20, "2", 1250.0), (30, "2", 1300.0)]
+    database = [(0, 5000.0), (10, 5100.0), (20, 5250.0), (30, 5300.0)]
+    counters: Columns = {
+        "seconds": np.array([row[0] for row in (*rows, *database)], dtype=float),
+        "scope": np.array(["relation"] * 4 + ["database"] * 4, dtype=object),
+        "object": np.array([row[1] for row in rows] + ["app"] * 4, dtype=object),
+        "name": np.array(["blks_hit"] * 8, dtype=object),
+        "value": np.array([row[-1] for row in (*rows, *database)]),
+    }
+    relations: Columns = {
+        "oid": np.array([1, 2, 2]),
+        "table_oid": np.array([9, 9, 9]),
+        "name": np.array(["i", "i", "i"], dtype=object),
+        "kind": np.array(["i", "i", "i"], dtype=object),
+        "blocks_begin": np.array([50, 0, 0]),
+        "blocks_end": np.array([0, 40, 0]),
+        "tuples_per_block": np.ones(3),
+    }
+    totals = read_totals(counters, relations, "app")
+    assert (totals.relation_accesses * totals.seconds).tolist() == pytest.approx([100, 200, 0])
+    assert totals.first_half_accesses.tolist() == pytest.approx([100, 150, 0])
+    assert totals.second_half_accesses.tolist() == pytest.approx([0, 50, 0])
+    assert totals.doubts == []
 
 
 def test_relations_made_and_dropped_meanwhile(server: Cluster, database: str, tmp_path: Path) -> None:

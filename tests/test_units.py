@@ -11,6 +11,7 @@ from pgsweep.errors import UsageError
 from pgsweep.units import (
     format_bytes,
     format_count,
+    format_estimate,
     format_exact,
     format_hours,
     format_minutes,
@@ -55,6 +56,24 @@ def test_what_is_not_a_size_is_refused(text: str) -> None:
 )
 def test_counts(value: float, text: str) -> None:
     assert format_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (12.3, 8.04, 15.0, "12 (8 to 15)"),
+        (6.7e-7, 0.0, 3.2, "at most 3.2"),
+        (0.01, 0.0, 0.04, "0"),
+        (347.0, 347.2, 346.9, "347"),
+        (12_345.0, 9_000.0, 20_000.0, "12 345 (9 000 to 20 000)"),
+    ],
+)
+def test_what_is_predicted_stands_with_its_interval(value: float, low: float, high: float, text: str) -> None:
+    assert format_estimate(value, low, high) == text
+
+
+def test_nothing_expected_is_said_as_its_upper_bound() -> None:
+    assert format_estimate(0.0, 0.0, 0.0075, lambda ratio: format_percent(ratio, 2)) == "at most 0.75%"
 
 
 @pytest.mark.parametrize(

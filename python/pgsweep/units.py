@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Callable
 from decimal import Decimal
 
 from pgsweep.errors import UsageError
@@ -164,6 +165,25 @@ def format_count(value: float) -> str:
     if abs(value) < 10 and value != round(value):
         return f"{value:.2g}"
     return f"{value:,.0f}".replace(",", " ")
+
+
+def format_rate(per_second: float) -> str:
+    """Return a rate as a sentence has it, to a tenth: `347`, `2.4`, and `0` for hardly any."""
+    return format_count(round(per_second) if per_second >= 10 else round(per_second, 1))
+
+
+def format_estimate(value: float, low: float, high: float, show: Callable[[float], str] = format_rate) -> str:
+    """Return a predicted value with its interval, for sentences: `25 (20 to 31)`, `at most 3` where it is 0.
+
+    Args:
+        value: predicted.
+        low, high: ends of its interval.
+        show: formats one of the three; where both ends look alike, there is no interval to be shown.
+    """
+    shown, least, most = (show(one) for one in (value, low, high))
+    if least == most:
+        return shown
+    return f"at most {most}" if shown == show(0.0) else f"{shown} ({least} to {most})"
 
 
 def format_many(value: int, word: str) -> str:

@@ -18,7 +18,14 @@ from pgsweep.advice.reads import Basis, gain_of, throughput_gain
 from pgsweep.advice.situation import Situation, rounded_down
 from pgsweep.advice.summary import THROUGHPUT
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
-from pgsweep.units import as_setting, format_bytes, format_count, format_percent, format_plain
+from pgsweep.units import (
+    as_setting,
+    format_bytes,
+    format_estimate,
+    format_percent,
+    format_plain,
+    format_rate,
+)
 
 LEAST_GAIN: Final = 0.05
 """The least share of the waiting for reads whose saving is worth a restart; assumed."""
@@ -77,7 +84,7 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
         return _left(situation, why, "leave", _kind(basis))
     if basis == "unknown":
         why = (
-            f"what comes from disk is not known: {format_count(now.misses_per_second)} misses a second "
+            f"what comes from disk is not known: {format_rate(now.misses_per_second)} misses a second "
             "may be served by the page cache or by the disk. Name the memory of the server's host with "
             "--ram, or record there"
         )
@@ -161,7 +168,7 @@ def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Ga
         return (
             f"no size is expected to save {format_percent(LEAST_GAIN)} of the time that sessions wait for "
             f"reads; the best, {format_bytes(size)}, would save "
-            f"{format_percent(max(gain.value, 0), 1)}{_removable(situation)}"
+            f"{format_estimate(max(gain.value, 0), gain.low, gain.high, _tenths)}{_removable(situation)}"
         )
     how = "; disk reads are only bounded by snapshots" if basis == "bounded" else ""
     if situation.prediction.source != "trace":
@@ -171,6 +178,10 @@ def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Ga
         f"the gain is not certain: {format_bytes(size)} would change the time that sessions wait for "
         f"reads by {format_percent(-gain.high, sign=True)} to {format_percent(-gain.low, sign=True)}{how}"
     )
+
+
+def _tenths(ratio: float) -> str:
+    return format_percent(ratio, 1)
 
 
 def _removable(situation: Situation) -> str:
@@ -196,13 +207,13 @@ def _left(situation: Situation, why: str, action: Action, kind: Kind) -> Decisio
 
 
 def _set(situation: Situation, now: ReadsPoint, then: ReadsPoint, gain: Gain, basis: Basis) -> AdvisedSetting:
-    misses = (
-        f"misses {format_count(now.misses_per_second)} to {format_count(then.misses_per_second)} a second"
-    )
-    disk = f"disk reads {_disk(now, basis)} to {_disk(then, basis)} a second"
+    fewer = format_estimate(then.misses_per_second, then.misses_low, then.misses_high)
+    misses = f"misses from {format_rate(now.misses_per_second)} to {fewer} a second"
+    disk = f"disk reads from {_disk(now, basis)} to {_disk(then, basis)} a second"
     better = throughput_gain(then)
     less = better is not None and gain.value >= _WORTH_SAYING
-    waiting = f", {format_percent(gain.value)} less time waiting for reads" if less else ""
+    saved = format_estimate(gain.value, gain.low, gain.high, format_percent)
+    waiting = f", {saved} less time waiting for reads" if less else ""
     return AdvisedSetting(
         name="shared_buffers",
         where="server",
@@ -219,8 +230,8 @@ def _set(situation: Situation, now: ReadsPoint, then: ReadsPoint, gain: Gain, ba
 
 def _disk(point: ReadsPoint, basis: Basis) -> str:
     if basis == "simulated":
-        return format_count(point.disk_reads_per_second)
-    low, high = format_count(point.disk_reads_low), format_count(point.disk_reads_high)
+        return format_estimate(point.disk_reads_per_second, point.disk_reads_low, point.disk_reads_high)
+    low, high = format_rate(point.disk_reads_low), format_rate(point.disk_reads_high)
     return low if low == high else f"{low}..{high}"
 
 

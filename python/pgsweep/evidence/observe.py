@@ -141,11 +141,12 @@ class CounterTable:
 
     Attributes:
         sampled_seconds: when the last sample was read.
-        was_reset: the statistics were reset meanwhile.
+        was_reset: the statistics of the recording's database were reset meanwhile.
     """
 
     def __init__(self, writer: EvidenceWriter) -> None:
         self._writer = writer
+        self._database = writer.meta.database
         self._sample = 0
         self.sampled_seconds = 0.0
         # By scope and name, then by object: of 100,000 relations each has several.
@@ -179,8 +180,9 @@ class CounterTable:
         for counter in changed:
             last = self._last[counter.scope, counter.name]
             # Everything of a database is cumulative, so less than before means that somebody reset the
-            # statistics.
-            self.was_reset |= counter.scope == "database" and counter.value < last.get(counter.object, 0.0)
+            # statistics; of another one, that it was dropped.
+            ours = counter.scope == "database" and counter.object == self._database
+            self.was_reset |= ours and counter.value < last.get(counter.object, 0.0)
             last[counter.object] = counter.value
         self.sampled_seconds = seconds
         self._sample += 1
@@ -242,13 +244,13 @@ class CounterLog(CounterTable):
 
     def __init__(self, reader: CounterReader, writer: EvidenceWriter, now: Callable[[], float]) -> None:
         super().__init__(writer)
-        self._reader = reader
+        self.reader = reader
         self._now = now
         self._slow_due = 0.0
         self.spent_seconds = 0.0
 
-    def sample(self, *, full: bool = False) -> None:
-        """Take a sample; `full` has the slower counters too even if they are not due.
+    def sample(self, *, full: bool = False) -> bool:
+        """Take a sample, and return whether it has the slower counters; `full` has them even if not due.
 
         Raises:
             DriverError: the connection was lost.
@@ -256,27 +258,29 @@ class CounterLog(CounterTable):
         """
         begin = time.monotonic()
         seconds = self._now()
-        counters: Iterable[Counter] = self._reader.databases() + self._reader.writers()
+        counters: Iterable[Counter] = self.reader.databases() + self.reader.writers()
         slow = full or seconds >= self._slow_due
         slow_begin = time.monotonic()
         if slow:
-            counters = chain(counters, self._reader.each_relation(), self._reader.io())
+            counters = chain(counters, self.reader.each_relation(), self.reader.io())
         self.write((seconds + self._now()) / 2, counters)
         end = time.monotonic()
         if slow:
             self._slow_due = seconds + max(RELATION_SECONDS, (end - slow_begin) / RELATION_SHARE)
         self.spent_seconds += end - begin
+        return slow
 
-    def created(self, oids: Iterable[int]) -> None:
-        """Read the counters of relations not known before, which began at 0 meanwhile, into the last sample.
+    def count(self, oids: Sequence[int]) -> None:
+        """Count these relations from now on; those not known before began at 0, and join the last sample.
 
         Raises:
             DriverError: the connection was lost.
             EvidenceError: they cannot be written.
         """
-        new = sorted(set(oids) - set(self._reader.relation_oids))
+        new = sorted(set(oids) - set(self.reader.relation_oids))
+        self.reader.relation_oids = list(oids)
         if new:
-            self.write_created(self._reader.relations(new))
+            self.write_created(self.reader.relations(new))
 
 
 def relation_columns(

@@ -53,8 +53,9 @@ _PLACE: Final[_Steps] = (
 )
 _CATALOG: Final[_Steps] = (
     ("databases", _ONCE, 140000),
-    ("relations", "once before and once after the observation", 140000),
-    ("sizes", "after each of them, for up to 1000 relations at a time ($1: their oids)", 140000),
+    ("relations", "before and after the observation, and where the catalog was changed meanwhile", 140000),
+    ("sizes", "after each of them, for up to 1000 new relations at a time ($1: their oids)", 140000),
+    ("temporary", "with each `relations`", 140000),
     ("FRESH_STATISTICS", _ONCE, 150000),
 )
 _COUNTERS: Final[_Steps] = (
@@ -64,7 +65,6 @@ _COUNTERS: Final[_Steps] = (
     ("count_io", "every 5 seconds or less often", 160000),
     ("settle", "once, when each of these has run once", 140000),
 )
-_TEMPORARY: Final = ("temporary", "once before and once after the observation", 140000)
 _SNAPSHOTS: Final[_Steps] = (
     *_SESSION,
     ("buffercache", _ONCE, 140000),
@@ -75,7 +75,6 @@ _SNAPSHOTS: Final[_Steps] = (
     ("postmaster", _ONCE, 140000),
     *_PLACE,
     *_CATALOG,
-    _TEMPORARY,
     (
         "SNAPSHOT",
         "a few times first, to measure its cost; then at a random time in each interval",
@@ -102,7 +101,6 @@ _TRACE: Final[_Steps] = (
 )
 _PEEK: Final[_Steps] = (
     *_ON_HOST,
-    _TEMPORARY,
     ("buffercache", _ONCE, 160000),
     (
         "extension_trust",

@@ -4,7 +4,8 @@ Snapshots come at random times, one in each slot of equal length: hot pages sit 
 a fixed rhythm would see them always at the same phase of the clock hand. The time between them follows from
 the cost of one (measured first), and the length of the recording from the time of a clock pass, unless the
 caller sets it. Beside them the server's counters are sampled, over a session that, while it records, touches
-no catalog: what it does before is flushed into the statistics before the first counter is read.
+no catalog, unless somebody else changes it (relations.py): what it does before is flushed into the statistics
+before the first counter is read.
 """
 
 from __future__ import annotations
@@ -31,25 +32,18 @@ from pgsweep.evidence.observe import (
     CounterLog,
     lost_connection_warning,
     note_newer,
-    relation_columns,
 )
 from pgsweep.evidence.outlook import UNPREDICTABLE, Judge, Outlook
 from pgsweep.evidence.processor_times import pace_facts
 from pgsweep.evidence.read_timing import ReadTiming
+from pgsweep.evidence.relations import KnownRelations
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.evidence.snapshot_schedule import MOST_SECONDS, SnapshotSchedule, least_seconds
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.processor_time import backend_seconds
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.catalog import (
-    Relation,
-    Server,
-    estimated_sizes,
-    read_databases,
-    read_relations,
-    read_temporary,
-)
+from pgsweep.pg.catalog import Relation, Server
 from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_line
@@ -205,14 +199,13 @@ class Recording:
 
     def run(self, rng: np.random.Generator, seconds: float | None, max_snapshots: int | None) -> RecordResult:
         """Record until something ends it, then close the evidence."""
-        databases = read_databases(self._connection)
-        begin = read_relations(self._connection)
-        self._view.check(begin, databases)
-        if (estimated := estimated_sizes(begin)) is not None:
-            self._warnings.append(estimated)
+        self._relations = known = KnownRelations(self._connection, self._server.database_oid)
+        self._view.check(known.begin, known.databases)
+        if known.estimated is not None:
+            self._warnings.append(known.estimated)
         # In the evidence from the beginning, for the case that the recording is killed.
-        self._writer.replace("relations", relation_columns(begin, None, databases))
-        counters = CounterReader(self._connection, databases, self._counted(begin))
+        self._writer.replace("relations", known.columns())
+        counters = CounterReader(self._connection, known.databases, known.counted())
         # Planned statements read catalogs; from here on, nothing of ours does.
         self._view.take()
         counters.settle(float(self._server.settings["bgwriter_delay"]) / 1000)
@@ -226,7 +219,7 @@ class Recording:
         self._started = time.monotonic()
         worked_before = self._backend.seconds()
         log = CounterLog(counters, self._writer, self._now)
-        log.sample(full=True)
+        self._sample(log, full=True)
         log.add_of_host(self._postmaster_pid)
         self._residency.begin(self._started)
         accesses_before = log.accesses(self._server.database)
@@ -242,7 +235,7 @@ class Recording:
             )
         at_end: dict[str, str] = {}
         if ended_by not in WENT_AWAY:
-            self._finish(log, begin, databases)
+            self._finish(log)
             at_end = self._facts_at_end()
             self._residency.end(self._started, self._pool)
         # What happened later, until the loss of the server was noticed, is counted nowhere.
@@ -310,10 +303,9 @@ class Recording:
             return {}
         return facts_at_end(self._postmaster_pid, self._server.version_num, self._server.block_size_bytes)
 
-    def _counted(self, relations: list[Relation]) -> list[int]:
-        """Return the oids of the relations whose counters add up to the database's: temporary ones too."""
-        own = [r.oid for r in relations if r.database_oid == self._server.database_oid]
-        return own + read_temporary(self._connection)
+    def _sample(self, log: CounterLog, *, full: bool = False) -> None:
+        if log.sample(full=full):
+            self._relations.follow(log, self._writer)
 
     def _now(self) -> float:
         return time.monotonic() - self._started
@@ -389,14 +381,14 @@ class Recording:
             if reason is not None:
                 return reason
             if now >= schedule.due_seconds:
-                log.sample()
+                self._sample(log)
                 self._take(log)
                 self._advise(schedule)
                 now = self._now()
                 schedule.choose_next(now)
                 counters_due = now + COUNTER_SECONDS
             elif now >= counters_due:
-                log.sample()
+                self._sample(log)
                 counters_due = now + COUNTER_SECONDS
             else:
                 until = min(schedule.due_seconds, counters_due, schedule.seconds or math.inf)
@@ -437,14 +429,12 @@ class Recording:
             return None
         return snapshot_columns(snapshot, 0), snapshot.used_buffers
 
-    def _finish(self, log: CounterLog, begin: list[Relation], databases: dict[int, str]) -> None:
+    def _finish(self, log: CounterLog) -> None:
         """Read the last counters and the sizes at the end."""
         try:
             log.sample(full=True)
             log.add_of_host(self._postmaster_pid)
-            end = read_relations(self._connection)
-            log.created(self._counted(end))
-            self._writer.replace("relations", relation_columns(begin, end, databases))
+            self._relations.finish(log, self._writer)
         except SessionLost as error:
             self._warnings.append(lost_connection_warning(error, at_end=True))
         except (ServerError, UnexpectedAnswer):

@@ -22,9 +22,10 @@ from pgsweep._native import PoolReader, Tracer
 from pgsweep.evidence.block_residency import BlockResidency, Pool
 from pgsweep.evidence.endings import CANCELLED, WENT_AWAY, refused, went_away
 from pgsweep.evidence.host_memory import facts_at_end
-from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning, relation_columns
+from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning
 from pgsweep.evidence.processor_times import copy_facts, pace_facts, pace_timer, program
 from pgsweep.evidence.read_timing import ReadTiming, open_timer, timing_facts
+from pgsweep.evidence.relations import KnownRelations
 from pgsweep.evidence.schema import STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
@@ -32,14 +33,7 @@ from pgsweep.host.processor_pace import PaceTimer
 from pgsweep.host.processor_time import CopyTimer
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import used_buffers
-from pgsweep.pg.catalog import (
-    Server,
-    estimated_sizes,
-    read_counted_since,
-    read_databases,
-    read_recovery,
-    read_relations,
-)
+from pgsweep.pg.catalog import Server, read_counted_since, read_recovery
 from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.failures import QueryCanceled, SessionLost, first_line
@@ -106,13 +100,10 @@ class TraceRecording:
         self._timer, self._no_timer = open_timer(postmaster_pid, start_time)
         self._progress = progress
         self._stop = stop
-        self._databases = read_databases(connection)
-        self._begin = read_relations(connection)
-        own = [r.oid for r in self._begin if r.database_oid == server.database_oid]
-        self._reader = CounterReader(connection, self._databases, own)
+        self._relations = KnownRelations(connection, server.database_oid)
+        self._reader = CounterReader(connection, self._relations.databases, self._relations.counted())
         self._counted_since = self._counted_until = read_counted_since(connection)
-        estimated = estimated_sizes(self._begin)
-        self._warnings: list[str] = [] if estimated is None else [estimated]
+        self._warnings = [] if self._relations.estimated is None else [self._relations.estimated]
         self._recovery_pid = self._find_recovery()
         self._rows = 0
         self._database_accesses = 0
@@ -195,7 +186,7 @@ class TraceRecording:
     ) -> RecordResult:
         """Record until something ends it, then close the evidence."""
         # In the evidence from the beginning, for the case that the recording is killed.
-        writer.replace("relations", relation_columns(self._begin, None, self._databases))
+        writer.replace("relations", self._relations.columns())
         processor_seconds = time.process_time()
         if limits.seconds is not None:
             self._end_ns = round(limits.seconds * 1e9)
@@ -481,9 +472,7 @@ class TraceRecording:
         try:
             log.sample(full=True)
             self._counted_until = read_counted_since(self._connection)
-            writer.replace(
-                "relations", relation_columns(self._begin, read_relations(self._connection), self._databases)
-            )
+            self._relations.finish(log, writer)
         except SessionLost as error:
             self._warnings.append(lost_connection_warning(error, at_end=True))
 

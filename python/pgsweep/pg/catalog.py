@@ -289,7 +289,9 @@ def read_unlogged(connection: psycopg.Connection[Any]) -> set[int]:
     return {oid for (oid,) in rows}
 
 
-def read_relations(connection: psycopg.Connection[Any], *, sizes: bool = True) -> list[Relation]:
+def read_relations(
+    connection: psycopg.Connection[Any], *, sizes: bool = True, known: Iterable[Relation] = ()
+) -> list[Relation]:
     """Return all relations of the session's database that have storage, with their sizes.
 
     Temporary relations are left out: they live outside the buffer pool. A relation whose size cannot be
@@ -298,10 +300,15 @@ def read_relations(connection: psycopg.Connection[Any], *, sizes: bool = True) -
     Args:
         connection: in autocommit mode.
         sizes: read them, which takes a short lock on each relation; else all are estimates.
+        known: files with these sizes; those of the other relations are read.
     """
     version_num = connection.info.server_version
     found = connection.execute(load("relations", version_num)).fetchall()
-    measured = _read_sizes(connection, [row[0] for row in found]) if sizes else {}
+    before = {(r.oid, r.filenode): r for r in known if r.measured}
+    kept = [before[row[0], row[6]] for row in found if (row[0], row[6]) in before]
+    measured = {r.oid: (r.main_blocks, r.fsm_blocks, r.vm_blocks) for r in kept}
+    if sizes:
+        measured |= _read_sizes(connection, [row[0] for row in found if row[0] not in measured])
     return [relation_of(row, measured) for row in found]
 
 

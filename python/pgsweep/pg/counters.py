@@ -107,6 +107,8 @@ class CounterReader:
         connection: in autocommit mode.
         databases: names by oid; 0 stands for shared relations.
         relation_oids: relations of the session's database.
+
+    Both may be set anew when the catalog has changed.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class CounterReader:
     ) -> None:
         self._connection = connection
         self._version_num = connection.info.server_version
-        self._databases = databases
+        self.database_names = databases
         self.relation_oids = list(relation_oids)
         self.statements = 0
         if self._version_num >= 150000:
@@ -122,7 +124,9 @@ class CounterReader:
 
     def databases(self) -> list[Counter]:
         """Return the counters of all databases."""
-        return of_databases(self._rows("count_databases", "database", list(self._databases)), self._databases)
+        return of_databases(
+            self._rows("count_databases", "database", list(self.database_names)), self.database_names
+        )
 
     def relations(self, oids: list[int] | None = None) -> list[Counter]:
         """Return the counters of all relations that were named, or of these."""

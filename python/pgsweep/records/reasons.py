@@ -149,8 +149,8 @@ def _counted(counts: Sequence[tuple[str, float, float]]) -> str:
 def counters_contradict(counts: Sequence[tuple[str, float, float]]) -> str:
     """The counters of relations and of their database do not agree."""
     return (
-        f"the server's counters contradict each other: {_counted(counts)}; relations created meanwhile are "
-        "counted at the end of a recording: record again, with --source trace, or use a newer pgsweep"
+        f"the server's counters contradict each other: {_counted(counts)}; record again, with "
+        "--source trace, or use a newer pgsweep"
     )
 
 

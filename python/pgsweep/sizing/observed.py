@@ -278,8 +278,13 @@ def gained(values: Floats) -> float:
 
     What was counted between the last sample and the reset is not in it.
     """
-    rises = np.diff(values)
-    return float(np.where(rises < 0, values[1:], rises).sum())
+    return float(risen(values)[-1:].sum())
+
+
+def risen(values: Floats) -> Floats:
+    """Return by how much a counter rose up to each value, as `gained` counts it."""
+    rises = np.diff(values, prepend=values[:1])
+    return np.cumsum(np.where(rises < 0, values, rises))
 
 
 class Observation:

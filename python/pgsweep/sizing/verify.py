@@ -4,15 +4,17 @@ The evidence recorded before the change predicts what the server does at the siz
 has now; a recording made now says what it does. Misses and reads from disk are compared per access, so that a
 busier hour does not count as an error of the prediction. The throughput is compared only where as many
 sessions ask, with the pauses that they made before, and it is predicted at the pace that the host has now. If
-the load itself has changed, the result says that instead.
+the load itself has changed, the result says that instead. A difference that is no larger than what the load
+itself moved, and any difference at the same size, says nothing of the prediction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -41,8 +43,8 @@ from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.throughput.host_pace import PaceEffect, effect_of_pace
-from pgsweep.sizing.workload_change import Load, compare_loads, load_of
-from pgsweep.units import BLOCK_BYTES, Z90, format_bytes
+from pgsweep.sizing.workload_change import Drift, Load, compare_loads, drift_of, load_of
+from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_percent
 
 _UNLIKELY: Final = 0.1
 """In how many cases a prediction that is right may be called wrong."""
@@ -73,7 +75,12 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     values, not_compared = comparable(values, was, now, loads[1], huge_pages)
     workload = compare_loads(*loads)
     values, verdict, reasons = _judged(
-        values, prediction, was, now, load_changed=any(one.changed for one in workload)
+        values,
+        prediction,
+        was,
+        now,
+        load_changed=any(one.changed for one in workload),
+        drift=None if size == today else drift_of(*loads),
     )
     if any(one.name == THROUGHPUT for one in values):
         reasons += pace.reasons
@@ -190,8 +197,17 @@ def _judged(
     after: Observation,
     *,
     load_changed: bool,
+    drift: Drift | None,
 ) -> tuple[list[VerifiedValue], VerifyVerdict, list[str]]:
-    """Return each value with its verdict, the verdict on the whole, and why that is said."""
+    """Return each value with its verdict, the verdict on the whole, and why that is said.
+
+    Args:
+        values: that are compared.
+        prediction: of the size after the change.
+        before, after: the recordings.
+        load_changed: beyond what counts as the same load.
+        drift: of a load that counts as the same; None where shared_buffers is the same.
+    """
 
     def all_are(
         verdict: VerifyVerdict, why: list[str]
@@ -211,12 +227,14 @@ def _judged(
             "workload changed", [f"the load has changed, so the prediction cannot be judged; {held}"]
         )
     wrong = [one for one in outside if not _within_together(one, len(values))]
-    judged, reasons = _each(values, wrong, filling(before.server, after.server, values), just_filled(after))
+    moved = _moved(wrong, len(values), drift)
+    cold, fresh = filling(before.server, after.server, values), just_filled(after)
+    judged, reasons = _each(values, wrong, cold, fresh, moved)
     found = [one.verdict for one in judged]
     if "not as predicted" in found:
         names = ", ".join(one.name for one in judged if one.verdict == "not as predicted")
         return judged, "not as predicted", [f"outside the interval: {names}", *reasons]
-    if "as predicted" not in found:
+    if moved or "as predicted" not in found:
         return judged, "not known", reasons
     near = ", ".join(one.name for one in outside if one not in wrong)
     if near:
@@ -228,8 +246,31 @@ def _judged(
     return judged, "as predicted", reasons
 
 
+def _moved(wrong: list[VerifiedValue], count: int, drift: Drift | None) -> dict[str, str]:
+    """Return why a value that lies outside says nothing of the prediction, by its name: the load differs."""
+    if drift is None:
+        why = (
+            "the load differs: shared_buffers is the same in both recordings, so the difference is the load's"
+        )
+        return dict.fromkeys((one.name for one in wrong), why)
+    found = {}
+    for one in wrong:
+        low, high = one.low * drift.low, one.high * drift.high
+        wider = msgspec.structs.replace(one, low=low, high=high)
+        if one.name != THROUGHPUT and _within_together(wider, count):
+            found[one.name] = (
+                f"the load differs between the recordings, which alone makes {format_percent(drift.low)} to "
+                f"{format_percent(drift.high)} of what is predicted: {one.name}"
+            )
+    return found
+
+
 def _each(
-    values: list[VerifiedValue], wrong: list[VerifiedValue], cold: str | None, fresh: str | None
+    values: list[VerifiedValue],
+    wrong: list[VerifiedValue],
+    cold: str | None,
+    fresh: str | None,
+    moved: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[VerifiedValue], list[str]]:
     """Return the values with a verdict each, and why some are not known.
 
@@ -237,12 +278,13 @@ def _each(
         wrong: those of them that lie outside.
         cold: the page cache was filling, which changes what depends on it and not the misses of the pool.
         fresh: the pool had just been filled, after which its misses swing.
+        moved: by the name of a value, that the load itself explains it.
     """
     judged, reasons = [], []
     for one in values:
         verdict: VerifyVerdict = "not as predicted" if one in wrong else "as predicted"
         why = cold if one.name in BEHIND_THE_POOL else None
-        why = why or (fresh if one in wrong else None)
+        why = why or ((fresh or moved.get(one.name)) if one in wrong else None)
         if why is not None:
             verdict = "not known"
             reasons += [] if why in reasons else [why]

@@ -32,6 +32,7 @@ class Load:
     Attributes:
         totals: of the counters.
         shares: of the accesses, by relation.
+        miss_ratios: of each of them.
         half_difference: the share of the accesses that went elsewhere from one half to the other.
         transactions_per_second: that ended.
         accesses_per_second: of pages.
@@ -42,6 +43,7 @@ class Load:
 
     totals: Totals
     shares: dict[str, float]
+    miss_ratios: dict[str, float]
     half_difference: float
     transactions_per_second: float
     accesses_per_second: float
@@ -61,6 +63,8 @@ def load_of(observation: Observation) -> Load:
         {name: column[ours] for name, column in counters.table.items()}, relations, server.database
     )
     shares = _shares(names, totals.relation_accesses)
+    misses = _shares(names, totals.relation_misses)
+    missed = float(totals.relation_misses.sum()) / max(float(totals.relation_accesses.sum()), 1e-9)
     halves = [_shares(names, half) for half in (totals.first_half_accesses, totals.second_half_accesses)]
     gains = {
         name: gained(counters.series("database", server.database, name)) for name in (*_ROWS, "xact_commit")
@@ -72,6 +76,7 @@ def load_of(observation: Observation) -> Load:
     return Load(
         totals=totals,
         shares=shares,
+        miss_ratios={name: misses.get(name, 0.0) * missed / share for name, share in shares.items()},
         half_difference=difference(*halves) if all(halves) else 0.0,
         transactions_per_second=gains["xact_commit"] / max(totals.seconds, 1e-9) * factor,
         accesses_per_second=(totals.hits + totals.misses) / max(totals.seconds, 1e-9) * factor,
@@ -95,6 +100,47 @@ def _shares(names: list[str], accesses: np.ndarray) -> dict[str, float]:
 def difference(one: dict[str, float], other: dict[str, float]) -> float:
     """Return which share of the accesses goes elsewhere: half the sum of the differences."""
     return sum(abs(one.get(name, 0.0) - other.get(name, 0.0)) for name in one.keys() | other.keys()) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """By which factors the load's own movement may have changed what misses, or what is read, per access.
+
+    Attributes:
+        low: at most 1.
+        high: at least 1.
+    """
+
+    low: float
+    high: float
+
+
+def drift_of(before: Load, after: Load) -> Drift:
+    """Return how far the load itself moved, by what both recordings counted and no prediction.
+
+    Accesses that went to other relations changed the misses by what these relations miss now. Beyond that,
+    the miss ratio moved within each recording, from one half to the other, and pages per transaction and the
+    size of the data changed by less than what counts as another load: each is taken for as much of a change.
+    """
+    now = sum(share * after.miss_ratios[name] for name, share in after.shares.items())
+    as_before = sum(share * after.miss_ratios.get(name, now) for name, share in before.shares.items())
+    mixed = now / as_before if now > 0 and as_before > 0 else 1.0
+    share = max(_moved(one.totals) for one in (before, after))
+    share += _difference(before.accesses_per_transaction, after.accesses_per_transaction)
+    share += _difference(before.data_bytes, after.data_bytes)
+    return Drift(low=max(min(1.0, mixed) * (1 - share), 0.0), high=max(1.0, mixed) * (1 + share))
+
+
+def _moved(totals: Totals) -> float:
+    """Return by which share the miss ratio differs between the halves; 0 where one of them shows none."""
+    halves = totals.first_half_miss_ratio, totals.second_half_miss_ratio
+    return _difference(*halves) if min(halves) > 0 else 0.0
+
+
+def _difference(before: float, after: float) -> float:
+    """Return by which share of the larger one two numbers differ."""
+    largest = max(before, after)
+    return abs(after - before) / largest if largest > 0 else 0.0
 
 
 def compare_loads(before: Load, after: Load) -> list[WorkloadChange]:
@@ -129,8 +175,7 @@ def compare_loads(before: Load, after: Load) -> list[WorkloadChange]:
 
 
 def _number(name: str, before: float, after: float, *, usual: float, least: float = 0.0) -> WorkloadChange:
-    largest = max(before, after)
-    found = abs(after - before) / largest if largest > least else 0.0
+    found = _difference(before, after) if max(before, after) > least else 0.0
     return WorkloadChange(
         name=name, before=before, after=after, difference=found, usual=usual, changed=found > usual
     )

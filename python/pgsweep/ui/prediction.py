@@ -28,6 +28,7 @@ from pgsweep.ui.table import HERE, PREDICTED, Column, Measured, Predicted, Table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import Rows, View
 from pgsweep.ui.what_if import what_if_columns, what_if_section, what_if_text, what_if_values
+from pgsweep.units import format_estimate
 
 _MARKS: dict[Level, tuple[str, Paint]] = {
     "reliable": ("✓ ", "green"),
@@ -212,7 +213,7 @@ def _title(result: PredictResult) -> tuple[str, str]:
         title = (
             f"shared_buffers from {format_bytes(observed.shared_buffers_bytes)} to "
             f"{format_bytes(far.shared_buffers_bytes)}: misses from {percent(observed.miss_ratio)} "
-            f"to {percent(far.miss_ratio)} of page accesses, as predicted"
+            f"to {format_estimate(far.miss_ratio, far.low, far.high, percent)} of page accesses, as predicted"
         )
         return title, lead
     sizes = [format_bytes(point.shared_buffers_bytes) for point in (first, last)]

@@ -38,7 +38,7 @@ from pgsweep.ui.served import (
 )
 from pgsweep.ui.table import HERE, PREDICTED, Column, Measured, Table, predicted
 from pgsweep.ui.terminal import Terminal
-from pgsweep.units import as_setting
+from pgsweep.units import as_setting, format_estimate
 
 _WHERE: Final = {"host": "the host's memory", "cgroup": "the memory cgroup's limit", "asked": "asked for"}
 _FIELDS: Final = (
@@ -94,11 +94,11 @@ def memory_line(result: PredictResult, terminal: Terminal) -> str:
     now = next((point for point in memory.points if point.shared_buffers_bytes == today), None)
     said = f"Memory to share: {format_bytes(memory.memory_bytes)}"
     if now is not None:
-        said = (
-            f"Page cache: {format_bytes(now.page_cache_bytes)}, finds "
-            f"{rough_percent(now.page_cache_hit_ratio)} "
-            f"of misses; {count(now.disk_reads_per_second)} disk reads/s"
+        found = format_estimate(
+            now.page_cache_hit_ratio, now.page_cache_hit_low, now.page_cache_hit_high, rough_percent
         )
+        said = f"Page cache: {format_bytes(now.page_cache_bytes)}, finds {found} of misses"
+        said += f"; {_reads(now)} disk reads/s"
     lines.append(f"{said}. More: --memory")
     return "\n".join(lines)
 
@@ -287,10 +287,13 @@ def memory_headline(result: PredictResult) -> str | None:
     if least.disk_reads_high < now.disk_reads_low:
         return (
             f"{format_bytes(least.shared_buffers_bytes)} of shared_buffers instead of {format_bytes(today)}: "
-            f"disk reads from {count(now.disk_reads_per_second)} to {count(least.disk_reads_per_second)} a "
-            f"second ({count(least.disk_reads_low)} to {count(least.disk_reads_high)}), as predicted"
+            f"disk reads from {_reads(now)} to {_reads(least)} a second, as predicted"
         )
     return _uncertain(result, "disk reads")
+
+
+def _reads(point: DiskPoint) -> str:
+    return format_estimate(point.disk_reads_per_second, point.disk_reads_low, point.disk_reads_high)
 
 
 def _uncertain(result: PredictResult, what: str) -> str:
@@ -304,10 +307,11 @@ def _uncertain(result: PredictResult, what: str) -> str:
         return rough_percent(ratio).replace(".0%", "%")
 
     least = shown(min(point.miss_ratio for point in less))
-    size = min(point.shared_buffers_bytes for point in less if shown(point.miss_ratio) == least)
+    best = min((p for p in less if shown(p.miss_ratio) == least), key=lambda p: p.shared_buffers_bytes)
+    misses = format_estimate(best.miss_ratio, best.low, best.high, shown)
     return (
-        f"{format_bytes(size)} would miss {least} instead of {shown(observed.miss_ratio)}. "
-        f"No certain change in {what}"
+        f"{format_bytes(best.shared_buffers_bytes)} would miss {misses} instead of "
+        f"{shown(observed.miss_ratio)}. No certain change in {what}"
     )
 
 

@@ -6,8 +6,9 @@ adds the same numbers to those of the relation's database (pgstat_relation.c, pg
 
 - Shared catalogs are counted for no database. Their relations are not in the sum either.
 - Temporary relations are the database's, but lie outside shared_buffers. A recording reads them too.
-- A relation created meanwhile is read once, at the end. A dropped one takes its counters with it: what was
-  counted since the last sample is missing, and all of it for one created and dropped between two samples.
+- A relation created meanwhile is read from the next reading of the catalog on (evidence/relations.py), with
+  all that was counted since its creation. A dropped one takes its counters with it: what was counted since
+  the last sample is missing, and all of it for one created and dropped between two readings.
 - The parts of one report may arrive apart where others hold a lock, up to the next report.
 - The counter does not mean what is assumed. From 20 on, for one, the functions for tables return 0 for an
   index (72a6dad1c9), which looks like an index that nobody uses. No version is asked for here, so that the
@@ -29,7 +30,7 @@ REPORT_SECONDS: Final = 1.0
 _NOISE_RATIO: Final = 0.03
 _NOISE_BLOCKS: Final = 100.0
 _DROPPED_RATIO: Final = 0.25
-"""At most this part of a database's counters is put down to relations that were dropped."""
+"""Where relations that were dropped took more of a database's counters, too little is known of its load."""
 _WORTH_SAYING_RATIO: Final = 0.03
 
 
@@ -59,17 +60,14 @@ def tally_doubts(tallies: list[Tally], *, seconds: float, dropped_relations: flo
         dropped_relations: how many relations were dropped meanwhile, temporary ones too.
     """
     wrong = [tally for tally in tallies if abs(_missing(tally)) > _noise(tally, seconds)]
-    grave = [
-        tally
-        for tally in wrong
-        if dropped_relations <= 0
-        or not 0 < _missing(tally) <= _noise(tally, seconds) + _DROPPED_RATIO * tally.database
-    ]
+    grave = [tally for tally in wrong if dropped_relations <= 0 or _missing(tally) < 0]
     found = []
     if grave:
         found.append(Doubt("refused", reasons.counters_contradict(_counts(grave))))
     elif wrong:
-        found.append(Doubt("reliable", reasons.counters_of_dropped(_counts(wrong), dropped_relations)))
+        many = any(_missing(t) > _noise(t, seconds) + _DROPPED_RATIO * t.database for t in wrong)
+        reason = reasons.counters_of_dropped(_counts(wrong), dropped_relations)
+        found.append(Doubt("refused" if many else "reliable", reason))
     for tally in tallies:
         if not wrong and tally.temporary > _WORTH_SAYING_RATIO * tally.database > 0:
             share = tally.temporary / tally.database

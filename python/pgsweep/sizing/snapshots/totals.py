@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.observed import gained
+from pgsweep.sizing.observed import gained, risen
 from pgsweep.sizing.snapshots.consistency import Tally, tally_doubts
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.scan_counts import scanned_blocks, vacuumed_blocks
@@ -90,16 +90,20 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     """Reduce the evidence's counters to what happened between the first and the last sample."""
     # The position of the clock hand is read at other times than the server's counters.
     counters = {name: column[counters["scope"] != "pool"] for name, column in counters.items()}
-    seconds, last, series = _series(counters)
+    seconds, sampled, series = _series(counters)
+    last = int(sampled.max(initial=0)) if len(sampled) else len(seconds) - 1
     span = float(seconds[-1] - seconds[0]) if len(seconds) > 1 else 0.0
     none = np.zeros(max(len(seconds), 1))
     hits, reads = (series.get(("database", database, name), none) for name in ("blks_hit", "blks_read"))
     total = {"blks_hit": gained(hits[: last + 1]), "blks_read": gained(reads[: last + 1])}
-    gains = _relations_gained(series, last, sum(total.values()))
+    _remove_inherited(series, database, len(seconds))
+    gains = {key[1:]: gained(values) for key, values in series.items() if key[0] == "relation"}
     oids = [str(int(oid)) for oid in relations["oid"]]
+    shares = _file_shares(relations)
 
     def rates(name: str) -> Floats:
-        return np.array([gains.get((oid, name), 0.0) / span if span > 0 else 0.0 for oid in oids])
+        gained_by = np.array([gains.get((oid, name), 0.0) for oid in oids])
+        return gained_by * shares / span if span > 0 else np.zeros(len(oids))
 
     misses, scans = rates("blks_read"), rates("scans")
     accesses = misses + rates("blks_hit")
@@ -111,9 +115,9 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         accesses=accesses,
     )
     middle = int(np.searchsorted(seconds, (seconds[0] + seconds[-1]) / 2)) if len(seconds) > 2 else 0
-    halves = ((0, middle), (middle, -1))
+    halves = ((0, middle), (middle, len(seconds) - 1))
     ratios = [_ratio(reads, hits, *half) for half in halves]
-    half_accesses = [_relation_accesses(series, oids, *half) for half in halves]
+    half_accesses = [_relation_accesses(series, oids, *half) * shares for half in halves]
     tallies = [
         _tally(kind, {name: total[name] for name in names}, gains, set(oids))
         for kind, names in (("misses", ("blks_read",)), ("accesses", ("blks_read", "blks_hit")))
@@ -160,8 +164,8 @@ _Series = dict[tuple[str, str, str], Floats]
 """The values of counters at each sample, by scope, object and name."""
 
 
-def _series(counters: Table) -> tuple[Floats, int, _Series]:
-    """Return the times of the samples, the number of the last one of relations, and the values at each.
+def _series(counters: Table) -> tuple[Floats, NDArray[np.int64], _Series]:
+    """Return the times of the samples, the numbers of those of relations, and the values at each.
 
     A sample lists only what changed since the one before; a counter not in the first sample began at 0.
     """
@@ -172,8 +176,7 @@ def _series(counters: Table) -> tuple[Floats, int, _Series]:
     for at, key, value in zip(sample, keys, counters["value"], strict=True):
         series.setdefault(key, np.zeros(len(seconds)))[at:] = value
     # Relations are sampled less often, so a recording that was cut knows of them up to here.
-    of_relations = sample[counters["scope"] == "relation"]
-    return seconds, int(of_relations.max(initial=0)) or len(seconds) - 1, series
+    return seconds, np.unique(sample[counters["scope"] == "relation"]), series
 
 
 def _ratio(reads: Floats, hits: Floats, begin: int, end: int) -> float:
@@ -188,8 +191,20 @@ def _relation_accesses(series: _Series, oids: list[str], begin: int, end: int) -
         for name in ("blks_read", "blks_hit"):
             values = series.get(("relation", oid, name))
             if values is not None:
-                found[place] += max(float(values[end] - values[begin]), 0.0)
+                found[place] += gained(values[begin : end + 1])
     return found
+
+
+def _file_shares(relations: Table) -> Floats:
+    """Return which share of its relation's accesses each row has: one that was rewritten has several files.
+
+    When each was replaced is not known; so those of the beginning and of the end have a part by their size.
+    """
+    _, which = np.unique(relations["oid"], return_inverse=True)
+    sizes = np.maximum(relations["blocks_begin"], relations["blocks_end"]).astype(np.float64)
+    sizes = np.where(np.bincount(which, sizes)[which] > 0, sizes, 1.0)
+    shares: Floats = sizes / np.bincount(which, sizes)[which]
+    return shares
 
 
 def _tally(
@@ -221,33 +236,50 @@ def _ring_accesses(series: _Series, database: str, span: float, context: str) ->
     return found / span
 
 
-def _relations_gained(series: _Series, last: int, accesses: float) -> dict[tuple[str, str], float]:
-    """Return by how much each counter of a relation rose, by oid and name.
+def _remove_inherited(series: _Series, database: str, samples: int) -> None:
+    """Take from the counters of relations what those of others were before.
 
-    A relation first seen in the last sample began at 0, except an index that was rebuilt concurrently: it
-    takes over the counters of its predecessor (index.c, index_concurrently_swap). So all such relations
-    together get no more than what the others leave of the database's accesses.
+    A relation that is first seen in a later sample began at 0, except an index that was rebuilt concurrently:
+    it takes over the counters of its predecessor (index.c, index_concurrently_swap). So all relations that
+    are new in a sample together get no more than what the others leave of the database's accesses so far.
 
     Args:
-        last: number of the last sample of relations.
-        accesses: of the database up to there.
+        series: is changed.
+        database: whose counters bound those of its relations.
+        samples: their number.
     """
-    wanted = {"blks_read", "blks_hit", "scans", "tup_deleted", "tup_returned", "tup_fetched"}
-    wanted |= {"vacuum_count", "autovacuum_count"}
-    of_relations = {key[1:]: values for key, values in series.items() if key[0] == "relation"}
-    gains = {key: gained(values) for key, values in of_relations.items() if key[1] in wanted}
-    first: dict[str, int] = {}
-    for (oid, _), values in of_relations.items():
-        seen = int(np.argmax(values > 0)) if values[last] > 0 else 0
-        first[oid] = min(first.get(oid, last), seen)
-    new = {oid for oid, at in first.items() if at == last > 0}
-    blocks = {key: value for key, value in gains.items() if key[1] in {"blks_read", "blks_hit"}}
-    of_new = sum(value for (oid, _), value in blocks.items() if oid in new)
-    left = max(accesses - sum(value for (oid, _), value in blocks.items() if oid not in new), 0.0)
-    if of_new > left:
-        share = left / of_new
-        gains.update({key: value * share for key, value in gains.items() if key[0] in new})
-    return gains
+    blocks = {"blks_read", "blks_hit"}
+    of_relations: dict[str, dict[str, Floats]] = {}
+    for (scope, oid, name), values in series.items():
+        if scope == "relation":
+            of_relations.setdefault(oid, {})[name] = values
+    new: dict[int, list[dict[str, Floats]]] = {}
+    for counters in of_relations.values():
+        first = min((int(np.argmax(values > 0)) for values in counters.values() if values.any()), default=0)
+        if first > 0:
+            new.setdefault(first, []).append(counters)
+    if not new:
+        return
+    none = np.zeros(samples)
+    accesses = sum((risen(series.get(("database", database, name), none)) for name in blocks), none)
+    counted = sum(
+        (
+            risen(values)
+            for counters in of_relations.values()
+            for name, values in counters.items()
+            if name in blocks
+        ),
+        none,
+    )
+    for first, made in sorted(new.items()):
+        begun = sum(counters[name][first] for counters in made for name in blocks & counters.keys())
+        left = max(float(accesses[first] - counted[first]) + begun, 0.0)
+        if begun <= left:
+            continue
+        counted[first:] -= begun - left
+        for counters in made:
+            for values in counters.values():
+                values[first:] = np.maximum(values[first:] - values[first] * (1 - left / begun), 0.0)
 
 
 def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
