@@ -554,8 +554,8 @@ def _judged(
         if most < connections:
             verdict = "tight" if verdict == "fits" else verdict
             reasons.append(
-                f"the server's cgroup allows no more than {format_count(most)} connections: each is a "
-                "process (pids.max)"
+                f"no more than {format_count(most)} connections are allowed: each is a process "
+                f"({'' if seen.place is None else seen.place.process_limit_name})"
             )
     return BudgetResult(
         server_version=seen.server_version,
