@@ -70,7 +70,8 @@ def adapted(result: AdviceResult, place: Place | None, sources: Mapping[str, Sou
         place: of the server; None where that is not known.
         sources: where its settings have their values from; empty without a session on it.
     """
-    settings, remarks = [_within(one, place) for one in result.settings], list(result.remarks)
+    settings = [_overruled(_within(one, place), sources.get(one.name)) for one in result.settings]
+    remarks = list(result.remarks)
     wanted = [one for one in settings if one.where == "server" and one.action == "set"]
     where = where_set(place, wanted)
     if where is not None:
@@ -108,7 +109,20 @@ def _within(one: AdvisedSetting, place: Place | None) -> AdvisedSetting:
         f"with more than {format_bytes(limit)} of shared memory it does not start ({name}): raise that "
         f"first. {one.reason}"
     )
-    return msgspec.structs.replace(one, action="leave", value=None, reason=why, undo="", takes_effect="")
+    return _left(one, why)
+
+
+def _overruled(one: AdvisedSetting, source: Source | None) -> AdvisedSetting:
+    """Return a setting, left as it is where ALTER SYSTEM does not change what the sessions have."""
+    by = None if source is None else source.of_this_session
+    if by is None or one.action != "set" or one.where != "server":
+        return one
+    why = f"{one.today} comes from {by}, which goes before ALTER SYSTEM: change it there. {one.reason}"
+    return _left(one, why)
+
+
+def _left(one: AdvisedSetting, reason: str) -> AdvisedSetting:
+    return msgspec.structs.replace(one, action="leave", value=None, reason=reason, undo="", takes_effect="")
 
 
 def _remark(one: AdvisedSetting, source: Source | None) -> str | None:
