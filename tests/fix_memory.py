@@ -29,6 +29,8 @@ SETTINGS = MemorySettings(
     autovacuum_work_mem=-1,
     autovacuum_workers=3,
     parallel_workers=8,
+    logical_decoding_work_mem=64 * MB,
+    logical_slots=0,
     own_work_mem=[],
 )
 

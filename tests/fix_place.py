@@ -138,7 +138,13 @@ def memory_top() -> Path:
 
 
 @contextmanager
-def started_with(cluster: Cluster, *options: str, by: Path | None = None, first: str = "") -> Iterator[None]:
+def started_with(
+    cluster: Cluster,
+    *options: str,
+    by: Path | None = None,
+    first: str = "",
+    namespaces: tuple[str, ...] = ("--mount",),
+) -> Iterator[None]:
     """Let a server run that was started with other options, or by another program, while this lasts.
 
     Args:
@@ -146,12 +152,13 @@ def started_with(cluster: Cluster, *options: str, by: Path | None = None, first:
         options: of the command line, after its own.
         by: a program that gets the command line of the server, and is its parent.
         first: commands of a shell that root runs before, with mounts of their own.
+        namespaces: options of unshare(1).
     """
     user = cluster._user
     words = [str(cluster.bindir / "postgres"), "-D", str(cluster.data_directory), *options]
     become = f"setpriv --reuid {user.uid} --regid {user.gid} --clear-groups"
     inner = f'mount --make-rprivate / && {first or ":"} && exec {become} "$@"'
-    started = ["unshare", "--mount", "sh", "-c", inner, "sh", *([] if by is None else [str(by)]), *words]
+    started = ["unshare", *namespaces, "sh", "-c", inner, "sh", *([] if by is None else [str(by)]), *words]
     cluster.stop()
     parent = subprocess.Popen(
         started,
@@ -164,9 +171,10 @@ def started_with(cluster: Cluster, *options: str, by: Path | None = None, first:
         assert parent.poll() is None, f"it does not start: {words}"
         yield
     finally:
-        lines = (cluster.data_directory / "postmaster.pid").read_text().splitlines()
-        os.kill(int(lines[0]), signal.SIGINT)
-        parent.wait(60)
+        if parent.poll() is None:
+            lines = (cluster.data_directory / "postmaster.pid").read_text().splitlines()
+            os.kill(int(lines[0]), signal.SIGINT)
+            parent.wait(60)
         cluster.start()
 
 

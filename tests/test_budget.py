@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 
 from pgsweep.host.pagetables import page_tables_of
+from pgsweep.host.procfile import field_bytes, parse_fields
 from pgsweep.memory.budget import (
     budget,
     connections_of,
@@ -387,3 +389,28 @@ def test_what_the_next_start_brings_is_said() -> None:
         assert [reason for reason in found.reasons if "--max-connections 321" in reason]
         asked = budget(local, max_connections=321, ram_bytes=GB)
         assert not [reason for reason in asked.reasons if "next restart" in reason]
+
+
+@needs_root
+def test_a_slot_that_decodes_a_large_transaction_takes_what_the_budget_says(bindir: Path | None) -> None:
+    settings = {"wal_level": "logical", "logical_decoding_work_mem": "32MB", "autovacuum": "off"}
+    with Cluster.create(bindir, settings) as cluster, ExitStack() as held:
+        admin, decoder = (
+            held.enter_context(psycopg.connect(cluster.conninfo(), autocommit=True)) for _ in range(2)
+        )
+        local = held.enter_context(opened(cluster.conninfo()))
+        assert not [part for part in budget(local, ram_bytes=GB).parts if part.name == "logical decoding"]
+        admin.execute("SELECT pg_create_logical_replication_slot('s', 'test_decoding')")
+        admin.execute(
+            "CREATE TABLE t AS SELECT n, repeat('x', 100) AS x FROM generate_series(1, 500000) AS n"
+        )
+        status = Path(f"/proc/{decoder.info.backend_pid}/status")
+        before = field_bytes(parse_fields(status.read_text()), "VmHWM")
+        decoder.execute("SELECT count(*) FROM pg_logical_slot_peek_changes('s', NULL, 1)")
+        after = parse_fields(status.read_text())
+        peak, shared = field_bytes(after, "VmHWM"), field_bytes(after, "RssShmem")
+        assert before is not None and peak is not None and shared is not None
+        parts = {part.name: part for part in budget(local, ram_bytes=GB).parts}
+        assert parts["logical decoding"].high_bytes == 32 * MB
+        # Shared memory that it touched counts to the peak, and is not its own.
+        assert 0.8 * 32 * MB < peak - before < 1.5 * 32 * MB + shared

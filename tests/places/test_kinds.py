@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from contextlib import nullcontext
+import subprocess
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 
@@ -18,6 +21,7 @@ from pgsweep.records.place import Kind, Place
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_advice import advised, growing
+from tests.fix_cli import PGSWEEP, run
 from tests.fix_doctor import abilities
 from tests.fix_place import group_in, joined, memory_top, started_with
 from tests.fix_process import needs_root
@@ -146,13 +150,7 @@ def test_a_limit_on_addresses_keeps_the_pool_as_it_is() -> None:
             assert found.place is not None
             assert found.place.address_space_bytes == 600 << 20
             assert "address space" in abilities(found)
-        result = advised(growing())
-        for name, place, action in (
-            ("limited", found.place, "leave"),
-            ("elsewhere", Place(kind="pod"), "set"),
-        ):
-            pool = next(one for one in adapted(result, place, {}).settings if one.name == "shared_buffers")
-            assert pool.action == action, name
+        assert (pool_at(found.place), pool_at(Place(kind="pod"))) == ("leave", "set")
         cluster.stop()
         # The program by its path in the folder that the server's user reaches.
         start = f'{limited}; exec "$@" -c shared_buffers=4GB'
@@ -160,3 +158,106 @@ def test_a_limit_on_addresses_keeps_the_pool_as_it_is() -> None:
         code, said = cluster.run_program([*argv, "-D", str(cluster.data_directory)], 60)
         cluster.start()
     assert code == 1 and "could not map anonymous shared memory" in said
+
+
+@needs_root
+def test_what_is_free_in_dev_shm_counts() -> None:
+    """What others hold there, as containers of a pod or the server's own statistics do, is not to be had."""
+    settings = {**SETTINGS, "work_mem": "4MB", "maintenance_work_mem": "8MB", "max_connections": "10"}
+    settings["dynamic_shared_memory_type"] = "posix"
+    full = "mount -t tmpfs -o size=64m none /dev/shm && chmod 1777 /dev/shm"
+    with Cluster.create(settings=settings) as cluster:
+        for held, expected in ((0, False), (60, True)):
+            with started_with(cluster, first=f"{full} && head -c {held}M /dev/zero >/dev/shm/other"):
+                place = look(postmaster_of(cluster))
+                assert place.dev_shm_bytes == 64 << 20
+                assert place.dev_shm_free_bytes is not None
+                assert abs(place.dev_shm_free_bytes - ((64 - held) << 20)) < 2 << 20
+                assert ("dynamic shared memory" in abilities(examine(cluster.conninfo()))) == expected
+
+
+def postmaster_of(cluster: Cluster) -> int:
+    return int((cluster.data_directory / "postmaster.pid").read_text().split()[0])
+
+
+@needs_root
+def test_a_limit_on_the_processes_of_a_user_is_one_on_connections() -> None:
+    """As nproc of limits.conf, or docker run --ulimit nproc: connections until the server cannot fork."""
+    with Cluster.create(settings={**SETTINGS, "max_connections": "60"}) as cluster:
+        user = cluster._user.uid
+        there = sum(
+            len(list((one / "task").iterdir()))
+            for one in Path("/proc").iterdir()
+            if one.name.isdigit() and one.stat().st_uid == user
+        )
+        with started_with(cluster, first=f"ulimit -p {there + 20}"), ExitStack() as held:
+            found = examine(cluster.conninfo())
+            assert found.place is not None
+            assert found.place.process_limit_name == "RLIMIT_NPROC"
+            assert "processes" in abilities(found)
+            said = json.loads(run("memory", "budget", "-d", cluster.conninfo(), "--json").stdout)
+            opened = 0
+            with pytest.raises(psycopg.OperationalError, match="could not fork new process"):
+                while opened < 40:
+                    held.enter_context(psycopg.connect(cluster.conninfo()))
+                    opened += 1
+            # Other servers of the user, of other tests, come and go meanwhile.
+            assert abs(said["possible_connections"] - opened) < 12
+
+
+@needs_root
+def test_a_limit_on_private_memory_ends_statements() -> None:
+    """As LimitDATA of a unit: there is memory, and a sort may not have it."""
+    with Cluster.create(settings=SETTINGS) as cluster:
+        assert "private memory" not in abilities(examine(cluster.conninfo()))
+        with started_with(cluster, first="ulimit -d 40960"):
+            found = abilities(examine(cluster.conninfo()))["private memory"]
+            assert found.available is False and "40 MB" in found.why
+            with psycopg.connect(cluster.conninfo()) as session:
+                session.execute("SET work_mem = '100MB'")
+                with pytest.raises(psycopg.errors.OutOfMemory):
+                    session.execute("SELECT n FROM generate_series(1, 2000000) AS n ORDER BY n DESC OFFSET 9")
+
+
+@needs_root
+def test_a_limit_on_segments_keeps_the_pool_as_it_is() -> None:
+    """As docker run --sysctl kernel.shmmax: with the size that would be advised the server does not start."""
+    most = 600 << 20
+    with Cluster.create(settings={**SETTINGS, "shared_memory_type": "sysv"}) as cluster:
+        limited = {"first": f"echo {most} >/proc/sys/kernel/shmmax", "namespaces": ("--mount", "--ipc")}
+        with started_with(cluster, **limited):  # type: ignore[arg-type]
+            pid = postmaster_of(cluster)
+            # Another namespace's limit is not seen, and ours is not taken for it.
+            assert look(pid).shared_memory_limit_bytes is None
+            words = ["nsenter", "-t", str(pid), "-i", PGSWEEP, "doctor", cluster.conninfo(), "--json"]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            place = msgspec.convert(json.loads(done.stdout)["place"], Place)
+        again = started_with(cluster, "-c", "shared_buffers=600MB", **limited)  # type: ignore[arg-type]
+        with pytest.raises(AssertionError, match="does not start"), again:
+            pass
+    assert (place.shared_memory_limit_bytes, place.shared_memory_limit_name) == (most, "kernel.shmmax")
+    assert pool_at(place) == "leave" and pool_at(Place(kind="pod")) == "set"
+
+
+def pool_at(place: Place) -> str:
+    """Return what is advised for shared_buffers at a place."""
+    settings = adapted(advised(growing()), place, {}).settings
+    return next(one.action for one in settings if one.name == "shared_buffers")
+
+
+def test_what_the_kernel_no_longer_promises_limits_the_pool(tmp_path: Path) -> None:
+    """Where vm.overcommit_memory is 2: the server gives back what it has, unless that lies in huge pages."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "sys/vm").mkdir(parents=True)
+    (tmp_path / "meminfo").write_text("CommitLimit: 3145728 kB\nCommitted_AS: 2097152 kB\n")
+    for mode, name, limit_mb in (
+        (2, "/dev/zero", 1024 + 512 - 264),
+        (2, "/anon_hugepage", 1024 - 264),
+        (0, "", 0),
+    ):
+        (tmp_path / "sys/vm/overcommit_memory").write_text(f"{mode}\n")
+        mapped = f"7f0000000000-7f0020000000 rw-s 00000000 00:01 1 {name} (deleted)\n"
+        (tmp_path / "7/maps").write_text(mapped)
+        place = look(7, tmp_path)
+        assert place.shared_memory_limit_bytes == (limit_mb << 20 or None)
+        assert pool_at(place) == ("leave" if limit_mb else "set")

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from pgsweep.doctor import examine as doctor
+from pgsweep.host.limits import cached_in
 from pgsweep.host.place import look
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import run
@@ -97,6 +98,20 @@ def a_pod(inner: int | None, outer: int | None) -> Iterator[tuple[Path, Path, Cl
             # What it starts now is counted there.
             cluster.restart({})
             yield server, other, cluster
+
+
+def test_where_memory_ends_the_server_is_not_killed_for_us() -> None:
+    """As `kubectl exec` in a pod that is nearly full: a session larger than pgsweep lives on."""
+    with a_pod(None, None) as (group, _, cluster), psycopg.connect(cluster.conninfo()) as session:
+        session.execute("SET work_mem = '300MB'")
+        series = "SELECT n, repeat('x', 300) FROM generate_series(1, 300000) AS n ORDER BY n DESC"
+        session.execute(f"DECLARE held CURSOR FOR {series}".encode())
+        session.execute("FETCH FROM held")
+        cached, shmem = cached_in(group)
+        used = int((group / "memory.usage_in_bytes").read_text()) - cached + shmem
+        limit(group, used + 16 * MB)
+        assert run_inside(["doctor", cluster.conninfo()], group=group).returncode == -9
+        assert session.execute("FETCH FROM held").fetchone() is not None
 
 
 def test_a_sidecar_takes_of_what_the_pod_may_have() -> None:

@@ -16,10 +16,13 @@ import pytest
 
 from pgsweep import doctor
 from pgsweep.advice.apply import apply
+from pgsweep.advice.owner import adapted
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host import patroni
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.manager import read_sources
+from tests.fix_advice import advised, growing
 from tests.fix_apply import kept, recorded
 from tests.fix_cli import run
 from tests.fix_place import group_in, joined, memory_top, started_with
@@ -73,6 +76,35 @@ def test_the_command_line_goes_before_auto_conf(own: Cluster, tmp_path: Path) ->
             session.execute("ALTER SYSTEM SET effective_cache_size = '3GB'")
             session.execute("SELECT pg_reload_conf()")
         assert show(own, "effective_cache_size") == "1GB", "it would have had no effect"
+
+
+@pytest.mark.parametrize(
+    ("of", "by"),
+    [("DATABASE postgres", "ALTER DATABASE"), ("ROLE postgres", "ALTER ROLE"), ("", "connection")],
+)
+def test_what_a_session_has_of_its_own_goes_before_alter_system(own: Cluster, of: str, by: str) -> None:
+    """The server says that another value of the server changes nothing there."""
+    target, mine = own.conninfo(), {"effective_cache_size": "1GB", "work_mem": "64MB"}
+    with psycopg.connect(target, autocommit=True) as session:
+        for name, value in mine.items() if of else ():
+            session.execute(f"ALTER {of} SET {name} = '{value}'".encode())
+        session.execute("ALTER SYSTEM SET effective_cache_size = '3GB'")
+        session.execute("SELECT pg_reload_conf()")
+    if not of:
+        options = " ".join(f"-c {name}={value}" for name, value in mine.items())
+        target = f"{target} options='{options}'"
+    with psycopg.connect(target) as session:
+        assert session.execute("SHOW effective_cache_size").fetchone() == ("1GB",)
+        sources = read_sources(session, list(mine))
+    setting = next(one for one in advised(growing()).settings if one.name == "effective_cache_size")
+    assert setting.action == "set"
+    result = adapted(advised(growing()), None, sources)
+    setting = next(one for one in result.settings if one.name == "effective_cache_size")
+    assert (setting.action, setting.value, setting.undo) == ("leave", None, "") and by in setting.reason
+    assert next(one for one in result.settings if one.name == "shared_buffers").action == "set"
+    budget = json.loads(run("memory", "budget", "-d", target, "--json").stdout)
+    assert budget["work_mem_bytes"] == 64 << 20
+    assert any("work_mem" in reason and by in reason for reason in budget["reasons"])
 
 
 def program(folder: Path, name: str) -> Path:

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from pgsweep.memory.budget import BUFFER_OVERHEAD
 from pgsweep.pg.manager import Source, manager_named
 from pgsweep.pg.provider import PROVIDERS, Wanted, provider_named
 from pgsweep.records.advice import AdviceResult, AdvisedSetting
 from pgsweep.records.place import Place
 from pgsweep.units import SETTING_UNITS, format_bytes, in_unit, parse_bytes
-
-_CODE_BYTES = 192 << 20
-"""What a process maps besides its shared buffers: code, libraries, and a little of its own; assumed."""
 
 _FORMS = ("rds", "aurora", "cloudsql", "azure")
 """The providers whose settings are written as a patch."""
@@ -72,7 +70,8 @@ def adapted(result: AdviceResult, place: Place | None, sources: Mapping[str, Sou
         place: of the server; None where that is not known.
         sources: where its settings have their values from; empty without a session on it.
     """
-    settings, remarks = [_within(one, place) for one in result.settings], list(result.remarks)
+    settings = [_overruled(_within(one, place), sources.get(one.name)) for one in result.settings]
+    remarks = list(result.remarks)
     wanted = [one for one in settings if one.where == "server" and one.action == "set"]
     where = where_set(place, wanted)
     if where is not None:
@@ -100,13 +99,30 @@ def adapted(result: AdviceResult, place: Place | None, sources: Mapping[str, Sou
 
 def _within(one: AdvisedSetting, place: Place | None) -> AdvisedSetting:
     """Return a setting, left as it is where the server would not start with it."""
-    limit = None if place is None else place.address_space_bytes
+    limit = None if place is None else place.shared_memory_limit_bytes
     if limit is None or one.name != "shared_buffers" or one.action != "set" or one.value is None:
         return one
-    if parse_bytes(one.value) + _CODE_BYTES <= limit:
+    if parse_bytes(one.value) * BUFFER_OVERHEAD <= limit:
         return one
-    why = f"its processes may map {format_bytes(limit)} each (RLIMIT_AS): raise that first. {one.reason}"
-    return msgspec.structs.replace(one, action="leave", value=None, reason=why, undo="", takes_effect="")
+    name = "" if place is None else place.shared_memory_limit_name
+    why = (
+        f"with more than {format_bytes(limit)} of shared memory it does not start ({name}): raise that "
+        f"first. {one.reason}"
+    )
+    return _left(one, why)
+
+
+def _overruled(one: AdvisedSetting, source: Source | None) -> AdvisedSetting:
+    """Return a setting, left as it is where ALTER SYSTEM does not change what the sessions have."""
+    by = None if source is None else source.of_this_session
+    if by is None or one.action != "set" or one.where != "server":
+        return one
+    why = f"{one.today} comes from {by}, which goes before ALTER SYSTEM: change it there. {one.reason}"
+    return _left(one, why)
+
+
+def _left(one: AdvisedSetting, reason: str) -> AdvisedSetting:
+    return msgspec.structs.replace(one, action="leave", value=None, reason=reason, undo="", takes_effect="")
 
 
 def _remark(one: AdvisedSetting, source: Source | None) -> str | None:

@@ -70,5 +70,7 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.write(overview_text(short=not arguments))
         return 0
     from pgsweep.cli.app import run
+    from pgsweep.host.procfile import be_killed_first
 
+    be_killed_first()
     return run(arguments)

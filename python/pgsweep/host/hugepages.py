@@ -43,11 +43,13 @@ class SharedMemory:
         size_bytes: its size.
         huge: whether it consists of huge pages.
         start: its address in the postmaster and so in all its children.
+        system_v: whether it is a segment of System V.
     """
 
     size_bytes: int
     huge: bool
     start: int = field(default=0, compare=False)
+    system_v: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,5 +209,6 @@ def shared_memory(pid: int, proc: Path = Path("/proc")) -> SharedMemory | None:
             name in {"/anon_hugepage", "/dev/zero"} or name.startswith("/SYSV")
         ):
             start, end = (int(text, 16) for text in addresses.split("-"))
-            found.append(SharedMemory(end - start, name == "/anon_hugepage", start))
+            system_v = name.startswith("/SYSV")
+            found.append(SharedMemory(end - start, name == "/anon_hugepage", start, system_v))
     return max(found, key=lambda mapping: mapping.size_bytes, default=None)

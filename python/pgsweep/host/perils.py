@@ -57,6 +57,7 @@ def perils_of(
         _dynamic_shared_memory(place, settings),
         _locked_memory(place, settings),
         _address_space(place),
+        _private_memory(place),
         _processes(place, settings),
         _spinlock(
             huge_pages=huge_pages,
@@ -126,12 +127,15 @@ def _dynamic_shared_memory(place: Place, settings: Mapping[str, str]) -> Peril |
             "maintenance_work_mem",
         ),
     )
-    if need <= size + set_aside_bytes(settings):
+    free = size if place.dev_shm_free_bytes is None else place.dev_shm_free_bytes
+    aside = set_aside_bytes(settings)
+    if need <= free + aside:
         return None
+    left = f", of which {format_bytes(free)} are free now" if need <= size + aside else ""
     return Peril(
         "dynamic shared memory",
         f"{what} may take {format_bytes(need)} of dynamic shared memory, and /dev/shm has "
-        f"{format_bytes(size)}: `could not resize shared memory segment: No space left on device`",
+        f"{format_bytes(size)}{left}: `could not resize shared memory segment: No space left on device`",
         f"docker run --shm-size, in a pod an emptyDir of medium Memory on /dev/shm; or a smaller {setting}",
     )
 
@@ -167,8 +171,20 @@ def _address_space(place: Place) -> Peril | None:
     )
 
 
+def _private_memory(place: Place) -> Peril | None:
+    limit = place.private_memory_bytes
+    if limit is None:
+        return None
+    return Peril(
+        "private memory",
+        f"each process may have {format_bytes(limit)} of its own (RLIMIT_DATA): a session that needs more, "
+        "for sorts, hashes and temporary tables together, ends with `out of memory` while there is memory",
+        "LimitDATA=infinity in the unit, ulimit -d unlimited",
+    )
+
+
 def _processes(place: Place, settings: Mapping[str, str]) -> Peril | None:
-    """Compare the processes that a cgroup allows with one for each connection and worker."""
+    """Compare the processes that are allowed with one for each connection and worker."""
     limit = place.process_limit
     connections = round(_number(settings, "max_connections", 100))
     workers = _number(settings, "max_worker_processes", 8) + _number(settings, "autovacuum_max_workers", 3)
@@ -178,10 +194,14 @@ def _processes(place: Place, settings: Mapping[str, str]) -> Peril | None:
     return Peril(
         "processes",
         f"max_connections of {format_count(connections)} and the workers take up to {format_count(need)} "
-        f"processes, and a cgroup allows {format_count(limit)} (pids.max): `could not fork new process for "
-        "connection: Resource temporarily unavailable`",
-        "TasksMax in the unit, docker run --pids-limit, podPidsLimit of the kubelet; or a smaller "
-        "max_connections",
+        f"processes, and {format_count(limit)} are allowed ({place.process_limit_name}): `could not fork new "
+        "process for connection: Resource temporarily unavailable`",
+        (
+            "TasksMax in the unit, docker run --pids-limit, podPidsLimit of the kubelet"
+            if place.process_limit_name == "pids.max"
+            else "LimitNPROC in the unit, nproc in limits.conf, docker run --ulimit nproc"
+        )
+        + "; or a smaller max_connections",
     )
 
 

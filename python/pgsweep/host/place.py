@@ -13,7 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from pgsweep.host.group_tree import PROC, paths_of
+from pgsweep.host.hugepages import shared_memory
 from pgsweep.host.limits import counts_huge_pages, memory_limits, processes_allowed
+from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.postmaster import pid_namespaces
 from pgsweep.host.procfile import lines_of, parse_meminfo, read_kernel_text
 from pgsweep.records.place import Kind, Limited, Place, PlaceMemory
@@ -24,6 +26,13 @@ _RUNTIMES = re.compile(r"/(?:docker|libpod|containerd|cri-containerd|crio|machin
 _LXC = re.compile(r"/lxc(?:\.payload)?[./]|/lxd[./]")
 _UNIT = re.compile(r"/([^/]+\.service)(?:/|$)")
 _READ_BYTES = 1 << 20
+_CODE_BYTES = 192 << 20
+"""What a process maps besides its shared memory: code, libraries, and a little of its own; assumed."""
+
+_KEPT_FOR_ROOT_BYTES = 264 << 20
+"""What __vm_enough_memory (mm/util.c) keeps for root, 8 MB, and for others of the user, 128 MB, and as much
+again for what the server's own processes and others take meanwhile."""
+
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """The inode of the host's own PID namespace (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
 
@@ -43,17 +52,25 @@ def look(pid: int | None, proc: Path = PROC) -> Place:
     paths: dict[str, str] = {}
     with suppress(OSError):
         paths = paths_of(proc, str(pid))
-    process_limit, process_room = processes_allowed(pid, proc)
+    process_limit, process_room, limit_name = _processes(pid, proc)
+    dev_shm_bytes, dev_shm_free_bytes = _dev_shm(pid, proc)
+    address_space_bytes = _soft_limit(pid, "Max address space", proc)
+    shared_limit, shared_name = _shared_memory_limit(pid, address_space_bytes, proc)
     unit = next((found[1] for path in paths.values() if (found := _UNIT.search(path))), None)
     return Place(
         kind=kind,
         because=because,
         memory=look_at_memory(pid, proc),
         unit=unit,
-        dev_shm_bytes=_dev_shm(pid, proc),
+        dev_shm_bytes=dev_shm_bytes,
+        dev_shm_free_bytes=dev_shm_free_bytes,
         locked_memory_bytes=_soft_limit(pid, "Max locked memory", proc),
-        address_space_bytes=_soft_limit(pid, "Max address space", proc),
+        address_space_bytes=address_space_bytes,
+        private_memory_bytes=_soft_limit(pid, "Max data size", proc),
+        shared_memory_limit_bytes=shared_limit,
+        shared_memory_limit_name=shared_name,
         process_limit=process_limit,
+        process_limit_name=limit_name,
         process_room=process_room,
         sysctl_writable=not _is_read_only(_mounts(None, proc), "/proc/sys"),
     )
@@ -159,11 +176,72 @@ def _environment(pid: int, proc: Path) -> list[str]:
     return []
 
 
-def _dev_shm(pid: int, proc: Path) -> int | None:
+def _dev_shm(pid: int, proc: Path) -> tuple[int | None, int | None]:
+    """Return the size of a process's /dev/shm, and what of it is free."""
     with suppress(OSError):
         found = os.statvfs(proc / str(pid) / "root/dev/shm")
-        return found.f_blocks * found.f_frsize
-    return None
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return None, None
+
+
+def _processes(pid: int, proc: Path) -> tuple[int | None, int | None, str]:
+    """Return how many processes a server may have, how many more, and the name of the limit that binds.
+
+    RLIMIT_NPROC counts all threads of its user (kernel/fork.c, `copy_process`), other servers' too, and what
+    those leave is the server's.
+    """
+    limit, room = processes_allowed(pid, proc)
+    allowed = _soft_limit(pid, "Max processes", proc)
+    if allowed is not None:
+        left = allowed - _threads_of_user(pid, proc)
+        if room is None or left < room:
+            return left + 1 + _count_children(pid, proc), left, "RLIMIT_NPROC"
+    return limit, room, "pids.max"
+
+
+def _count_children(pid: int, proc: Path) -> int:
+    with suppress(OSError):
+        return len((proc / str(pid) / "task" / str(pid) / "children").read_text().split())
+    return 0
+
+
+def _threads_of_user(pid: int, proc: Path) -> int:
+    count = 0
+    with suppress(OSError):
+        user = (proc / str(pid)).stat().st_uid
+        for folder in proc.iterdir():
+            with suppress(OSError):
+                if folder.name.isdigit() and folder.stat().st_uid == user:
+                    count += (folder / "task").stat().st_nlink - 2
+    return count
+
+
+def _shared_memory_limit(pid: int, address_space_bytes: int | None, proc: Path) -> tuple[int | None, str]:
+    """Return how much shared memory a server can map when it is started again, and the limit that says so.
+
+    It gives back what it has first. The kernel shows kernel.shmmax of our IPC namespace only. Ordinary pages
+    of shared memory are promised like private ones (Documentation/mm/overcommit-accounting.rst), huge pages
+    are not.
+    """
+    found: list[tuple[int, str]] = []
+    if address_space_bytes is not None:
+        found.append((max(0, address_space_bytes - _CODE_BYTES), "RLIMIT_AS"))
+    with suppress(OSError, ValueError):
+        segment = shared_memory(pid, proc)
+        if segment is not None and segment.system_v and _in_our_ipc_namespace(pid, proc):
+            most, pages = (int((proc / "sys/kernel" / name).read_text()) for name in ("shmmax", "shmall"))
+            found.append(min((most, "kernel.shmmax"), (pages * PAGE_BYTES, "kernel.shmall")))
+        if int((proc / "sys/vm/overcommit_memory").read_text()) == 2:
+            memory = parse_meminfo((proc / "meminfo").read_text())
+            own = 0 if segment is None or segment.huge else segment.size_bytes
+            if memory.commit_limit is not None and memory.committed is not None:
+                left = memory.commit_limit - memory.committed + own - _KEPT_FOR_ROOT_BYTES
+                found.append((max(0, left), "vm.overcommit_memory"))
+    return min(found, default=(None, ""))
+
+
+def _in_our_ipc_namespace(pid: int, proc: Path) -> bool:
+    return (proc / str(pid) / "ns/ipc").stat().st_ino == (proc / "self/ns/ipc").stat().st_ino
 
 
 def _soft_limit(pid: int, name: str, proc: Path) -> int | None:

@@ -28,11 +28,11 @@ from pgsweep.host.pagetables import own_tables, page_tables_of
 from pgsweep.host.postmaster import user_of
 from pgsweep.host.procfile import PROC
 from pgsweep.host.yama import who_may
+from pgsweep.memory.budget_notes import next_start, of_this_session
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import CLIENT, MEMORY_LIMIT, LocalServer, look
 from pgsweep.pg.connect import connect, same_server
 from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
-from pgsweep.pg.next_start import read_next_start
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.standbys import order_of_change
 from pgsweep.records.budget import BudgetPart, BudgetResult
@@ -145,7 +145,8 @@ def budget(
         shared_per_connection_bytes=slope or 0.0,
         shared_growth_bytes=grown,
     )
-    notes = ([] if order is None else [order]) + _next_start(local, asked=max_connections is not None)
+    notes = ([] if order is None else [order]) + next_start(local, asked=max_connections is not None)
+    notes += of_this_session(local, settings, asked=work_mem_bytes is not None)
     if notes:
         result = msgspec.structs.replace(result, reasons=[*result.reasons, *notes])
     if asked is not None:
@@ -157,29 +158,6 @@ def budget(
         why="no PostgreSQL of the server's version could be asked here; it is taken to be as now",
     )
     return msgspec.structs.replace(result, missing=[*result.missing, unknown])
-
-
-_BUDGETED: Final = ("max_connections", "shared_buffers", "max_worker_processes", "huge_pages")
-"""Settings that take effect at a start, and that a budget rests on."""
-
-
-def _next_start(local: LocalServer, *, asked: bool) -> list[str]:
-    """Return what the next start brings that the budget is not of.
-
-    Args:
-        local: the server.
-        asked: the number of connections was given.
-    """
-    with explained():
-        pending = read_next_start(local.connection).pending
-    notes = []
-    for name in _BUDGETED:
-        if name in pending and not (asked and name == "max_connections"):
-            value = pending[name]
-            what = f"another {name}" if value is None else f"{name} = {value}"
-            again = f": --max-connections {value}" if name == "max_connections" and value is not None else ""
-            notes.append(f"{what} comes with the next restart; this budget is of today's{again}")
-    return notes
 
 
 def _with_memory(seen: MemoryResult, ram_bytes: int) -> MemoryResult:
@@ -408,6 +386,7 @@ def estimate_budget(
             why=f"one CREATE INDEX or the like of {format_bytes(settings.maintenance_work_mem)} "
             "(maintenance_work_mem, which its parallel workers share)",
         ),
+        *_logical_decoding(settings),
         BudgetPart(
             name="everything else",
             now_bytes=elsewhere,
@@ -438,6 +417,18 @@ def estimate_budget(
             for whose, size in settings.own_work_mem[:_NAMED]
         ],
     )
+
+
+def _logical_decoding(settings: MemorySettings) -> list[BudgetPart]:
+    """Return what the logical replication slots take that decode large transactions (reorderbuffer.c)."""
+    slots, each = settings.logical_slots, settings.logical_decoding_work_mem
+    if not slots:
+        return []
+    why = f"{format_bytes(each)} (logical_decoding_work_mem) for each of {slots} logical replication slots"
+    part = BudgetPart(
+        name="logical decoding", now_bytes=0, low_bytes=0, high_bytes=slots * each, kind="assumed", why=why
+    )
+    return [part]
 
 
 _SMALLEST_WORK_MEM: Final = 64 << 10
@@ -554,8 +545,8 @@ def _judged(
         if most < connections:
             verdict = "tight" if verdict == "fits" else verdict
             reasons.append(
-                f"the server's cgroup allows no more than {format_count(most)} connections: each is a "
-                "process (pids.max)"
+                f"no more than {format_count(most)} connections are allowed: each is a process "
+                f"({'' if seen.place is None else seen.place.process_limit_name})"
             )
     return BudgetResult(
         server_version=seen.server_version,

@@ -49,6 +49,20 @@ class Source:
     file: str | None
     pending: bool
 
+    @property
+    def of_this_session(self) -> str | None:
+        """What gives this session a value of its own, before that of the server; None where nothing does."""
+        return _OF_A_SESSION.get(self.source)
+
+
+_OF_A_SESSION: Final = {
+    "database": "ALTER DATABASE",
+    "user": "ALTER ROLE",
+    "database user": "ALTER ROLE ... IN DATABASE",
+    "client": "the options of this connection",
+}
+"""guc.h, `GucSource`: those that go before the command line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Manager:

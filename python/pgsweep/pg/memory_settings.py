@@ -28,6 +28,8 @@ class MemorySettings:
     autovacuum_work_mem: int
     autovacuum_workers: int
     parallel_workers: int
+    logical_decoding_work_mem: int
+    logical_slots: int
     own_work_mem: list[tuple[str, int]]
 
     @property
@@ -51,6 +53,8 @@ _NEEDED: Final = (
     "autovacuum_work_mem",
     "autovacuum_max_workers",
     "max_parallel_workers",
+    "logical_decoding_work_mem",
+    "logical slots",
 )
 _MOST_BYTES: Final = 2**31 * 1024 * 8
 """An upper bound of all settings: INT_MAX in kB or in blocks (guc_tables.c)."""
@@ -86,6 +90,8 @@ def read_memory_settings(connection: psycopg.Connection[Any]) -> MemorySettings:
         autovacuum_work_mem=int(own) if own >= 0 else -1,
         autovacuum_workers=int(values["autovacuum_max_workers"]),
         parallel_workers=int(values["max_parallel_workers"]),
+        logical_decoding_work_mem=int(values["logical_decoding_work_mem"]),
+        logical_slots=int(values["logical slots"]),
         own_work_mem=list(
             connection.execute(
                 load("own_work_mem", connection.info.server_version), (int(values["work_mem"]),)

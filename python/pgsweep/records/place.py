@@ -57,13 +57,21 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         memory: what it may use.
         unit: its systemd unit; null where it has none.
         dev_shm_bytes: size of its /dev/shm; null where that is not seen.
+        dev_shm_free_bytes: what of it is free now.
         locked_memory_bytes: how much memory its processes may lock (RLIMIT_MEMLOCK); null where there is no
             limit, or it is not seen.
         address_space_bytes: how much each of its processes may map, shared memory included (RLIMIT_AS); null
             as above.
-        process_limit: how many processes a cgroup lets it and its neighbours have; null where there is no
-            such limit, or it is not seen.
-        process_room: how many more the cgroups let it have now.
+        private_memory_bytes: how much memory of its own each may have (RLIMIT_DATA); null as above.
+        shared_memory_limit_bytes: with more shared memory than this the server does not start again; null
+            where nothing is seen that limits it.
+        shared_memory_limit_name: what limits it: `RLIMIT_AS`, `kernel.shmmax` or `shmall` (where
+            it is of System V), `vm.overcommit_memory` (of ordinary pages, where that is 2).
+        process_limit: how many processes a cgroup lets it and its neighbours have, or how many its user's
+            other processes leave to it, whichever leaves less; null where there is no such limit, or it is
+            not seen.
+        process_limit_name: `pids.max`, or `RLIMIT_NPROC` of its user.
+        process_room: how many more it may have now.
         sysctl_writable: whether /proc/sys can be written here.
         provider: the hosted service that it belongs to; null for none that is known.
         manager: what keeps its settings and overwrites those that others set; null for none that is known.
@@ -75,9 +83,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     memory: PlaceMemory = PlaceMemory()
     unit: str | None = None
     dev_shm_bytes: int | None = None
+    dev_shm_free_bytes: int | None = None
     locked_memory_bytes: int | None = None
     address_space_bytes: int | None = None
+    private_memory_bytes: int | None = None
+    shared_memory_limit_bytes: int | None = None
+    shared_memory_limit_name: str = ""
     process_limit: int | None = None
+    process_limit_name: str = "pids.max"
     process_room: int | None = None
     sysctl_writable: bool = True
     provider: str | None = None

@@ -1,0 +1,56 @@
+"""What the settings of a budget do not say: what the next start brings, what other sessions have."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pgsweep.memory.processes import LocalServer
+from pgsweep.pg.manager import read_sources
+from pgsweep.pg.memory_settings import MemorySettings
+from pgsweep.pg.next_start import read_next_start
+from pgsweep.pg.refusals import explained
+from pgsweep.units import format_bytes
+
+_BUDGETED: Final = ("max_connections", "shared_buffers", "max_worker_processes", "huge_pages")
+"""Settings that take effect at a start, and that a budget rests on."""
+
+
+def next_start(local: LocalServer, *, asked: bool) -> list[str]:
+    """Return what the next start brings that the budget is not of.
+
+    Args:
+        local: the server.
+        asked: the number of connections was given.
+    """
+    with explained():
+        pending = read_next_start(local.connection).pending
+    notes = []
+    for name in _BUDGETED:
+        if name in pending and not (asked and name == "max_connections"):
+            value = pending[name]
+            what = f"another {name}" if value is None else f"{name} = {value}"
+            again = f": --max-connections {value}" if name == "max_connections" and value is not None else ""
+            notes.append(f"{what} comes with the next restart; this budget is of today's{again}")
+    return notes
+
+
+def of_this_session(local: LocalServer, settings: MemorySettings, *, asked: bool) -> list[str]:
+    """Return which amounts are those of this session only, so that other sessions may have others.
+
+    Args:
+        local: the server.
+        settings: as they are in this session.
+        asked: work_mem was given.
+    """
+    with explained():
+        sources = read_sources(local.connection, _OF_SESSIONS)
+    return [
+        f"{name} is {format_bytes(getattr(settings, name))} in this session, by {by}; others may have another"
+        + (": --work-mem SIZE" if name == "work_mem" else "")
+        for name in _OF_SESSIONS
+        if (by := sources[name].of_this_session) is not None and not (asked and name == "work_mem")
+    ]
+
+
+_OF_SESSIONS: Final = ("work_mem", "temp_buffers", "maintenance_work_mem")
+"""Settings of sessions that a budget rests on."""
