@@ -98,7 +98,7 @@ def memory_line(result: PredictResult, terminal: Terminal) -> str:
             now.page_cache_hit_ratio, now.page_cache_hit_low, now.page_cache_hit_high, rough_percent
         )
         said = f"Page cache: {format_bytes(now.page_cache_bytes)}, finds {found} of misses"
-        said += f"; {_reads(now)} disk reads/s"
+        said += f"; {_estimated_reads(now)} disk reads/s"
     lines.append(f"{said}. More: --memory")
     return "\n".join(lines)
 
@@ -287,12 +287,12 @@ def memory_headline(result: PredictResult) -> str | None:
     if least.disk_reads_high < now.disk_reads_low:
         return (
             f"{format_bytes(least.shared_buffers_bytes)} of shared_buffers instead of {format_bytes(today)}: "
-            f"disk reads from {_reads(now)} to {_reads(least)} a second, as predicted"
+            f"disk reads from {_estimated_reads(now)} to {_estimated_reads(least)} a second, as predicted"
         )
     return _uncertain(result, "disk reads")
 
 
-def _reads(point: DiskPoint) -> str:
+def _estimated_reads(point: DiskPoint) -> str:
     return format_estimate(point.disk_reads_per_second, point.disk_reads_low, point.disk_reads_high)
 
 
