@@ -48,7 +48,7 @@ def test_every_query_has_a_shape_and_is_known_by_its_beginning() -> None:
         beginnings.add(text[:64])
         assert name_of(text) == name
         assert name_of(text.encode()) == name
-        assert shape_of(name) is not None, f"{file.name} has no shape in pg/shapes.py"
+        assert shape_of(name) is not None, f"{file.name} has no shape in pg/queries/shapes.toml"
     assert len(beginnings) == len(files)
     assert name_of("SELECT 1") is None
     assert name_of(b"SELECT 1") is None

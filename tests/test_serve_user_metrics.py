@@ -67,9 +67,9 @@ def test_a_query_beyond_its_timeout_is_ended_by_the_server_and_said(wheel18: Clu
         assert missing.what == "the metric `slow` of serve.toml"
         assert "statement timeout" in missing.why
         assert [line for line in asked.exposed() if "interval" not in line] == [
-            'pgsweep_user_quick{server="one"} 7.0',
             'pgsweep_user_metric_failed{metric="slow",server="one"} 1.0',
             'pgsweep_user_metric_failed{metric="quick",server="one"} 0.0',
+            'pgsweep_user_quick{server="one"} 7.0',
         ]
         with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
             left = connection.execute(

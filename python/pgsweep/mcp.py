@@ -10,12 +10,14 @@ answer, or hears of progress, or that it is to ask again.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import anyio
 import msgspec
@@ -29,6 +31,11 @@ from pgsweep._native import __version__
 from pgsweep.advice.ask import advise
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.pg.conninfo import place_of
+from pgsweep.records.advice import AdviceResult
+from pgsweep.records.cache import CacheResult
+from pgsweep.records.doctor import DoctorResult
+from pgsweep.records.memory import MemoryResult
+from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import predict
 from pgsweep.units import parse_bytes
 
@@ -75,52 +82,30 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
             )
         return found[name]
 
-    questions = _Questions()
-
-    async def answer(ctx: Context, question: Callable[[], Any], *about: object) -> CallToolResult:
-        return await questions.answer(ctx, question, repr(about))
-
-    def tool(function: Callable[..., Any]) -> None:
-        server.add_tool(function, annotations=_READS_ONLY, structured_output=False)
-
-    async def servers(ctx: Context) -> CallToolResult:
+    def servers() -> dict[str, Any]:
         """List the servers that can be asked about, and the evidence that predictions can be made from."""
-        return await answer(ctx, lambda: {
-            "servers": [{"name": name, "place": place_of(text)} for name, text in targets.items()],
-            "evidence": sorted(_evidence_in(evidence)),
-        })  # fmt: skip
+        places = [{"name": name, "place": place_of(text)} for name, text in targets.items()]
+        return {"servers": places, "evidence": sorted(_evidence_in(evidence))}
 
-    async def doctor(ctx: Context, server: str) -> CallToolResult:
+    def doctor(server: str) -> DoctorResult:
         """Show what can be done with a server from here, and how to enable the rest."""
-        return await answer(ctx, lambda: api.examine_server(conninfo_of(server)), "doctor", server)
+        return api.examine_server(conninfo_of(server))
 
-    async def cache(ctx: Context, server: str, by: str = "relation", top: int = 30) -> CallToolResult:
+    def cache(server: str, by: str = "relation", top: int = 30) -> CacheResult:
         """Show what lies in shared_buffers, in the page cache, in both and in neither.
 
         `by` is relation, table, partition-root, index, schema or database; `top` is the number of rows, those
         with most in the pool.
         """
-        return await answer(
-            ctx,
-            lambda: api.inspect_cache(conninfo_of(server), by=by, top=_rows(top)),
-            "cache",
-            server,
-            by,
-            top,
-        )
+        return api.inspect_cache(conninfo_of(server), by=by, top=_rows(top))
 
-    async def memory(ctx: Context, server: str, top: int = 30) -> CallToolResult:
+    def memory(server: str, top: int = 30) -> MemoryResult:
         """Show what the server's processes cost the host; the server must run on this host."""
-        return await answer(
-            ctx, lambda: api.inspect_memory(conninfo_of(server), top=_rows(top)), "memory", server, top
-        )
+        return api.inspect_memory(conninfo_of(server), top=_rows(top))
 
-    async def predict_misses(
-        ctx: Context,
-        evidence_name: str,
-        sizes: list[str] | None = None,
-        what_if: list[str] | None = None,
-    ) -> CallToolResult:
+    def predict_misses(
+        evidence_name: str, sizes: list[str] | None = None, what_if: list[str] | None = None
+    ) -> PredictResult:
         """Predict the miss ratio at other sizes of shared_buffers from recorded evidence.
 
         `evidence_name` is one of those that `servers` lists; `sizes` are like 1GB, and by default an eighth
@@ -129,26 +114,12 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
         orders 1000 rows/s`, `scan orders every 60s`, `keep orders warm`, `without orders`, `connections 2x`,
         `ram 64GB`, `huge_pages on` or `shared_buffers 8GB`.
         """
-        return await answer(
-            ctx,
-            lambda: predict(
-                evidence_of(evidence_name),
-                sizes_bytes=None if sizes is None else [parse_bytes(size) for size in sizes],
-                what_if=what_if or [],
-                kept=True,
-            ),
-            "predict_misses",
-            evidence_name,
-            sizes,
-            what_if,
-        )
+        wanted = None if sizes is None else [parse_bytes(size) for size in sizes]
+        return predict(evidence_of(evidence_name), sizes_bytes=wanted, what_if=what_if or [], kept=True)
 
-    async def advise_settings(
-        ctx: Context,
-        evidence_name: str,
-        server: str | None = None,
-        memory_of_host: str | None = None,
-    ) -> CallToolResult:
+    def advise_settings(
+        evidence_name: str, server: str | None = None, memory_of_host: str | None = None
+    ) -> AdviceResult:
         """Show which settings follow from recorded evidence, each with its reason; nothing is changed.
 
         To leave a setting as it is, is advice too. `evidence_name` is one of those that `servers` lists. With
@@ -156,22 +127,16 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
         `memory_of_host`, like 64GB, is what shared_buffers and page cache share, where the evidence does not
         say so.
         """
-        return await answer(
-            ctx,
-            lambda: advise(
-                evidence_of(evidence_name),
-                conninfo=None if server is None else conninfo_of(server),
-                memory_bytes=None if memory_of_host is None else parse_bytes(memory_of_host),
-                kept=True,
-            ),
-            "advise_settings",
-            evidence_name,
-            server,
-            memory_of_host,
+        return advise(
+            evidence_of(evidence_name),
+            conninfo=None if server is None else conninfo_of(server),
+            memory_bytes=None if memory_of_host is None else parse_bytes(memory_of_host),
+            kept=True,
         )
 
-    for function in (servers, doctor, cache, memory, predict_misses, advise_settings):
-        tool(function)
+    questions = _Questions()
+    for question in (servers, doctor, cache, memory, predict_misses, advise_settings):
+        server.add_tool(questions.tool(question), annotations=_READS_ONLY, structured_output=False)
     return server
 
 
@@ -263,6 +228,21 @@ class _Questions:
 
     def __init__(self) -> None:
         self._asked: dict[str, Future[Any]] = {}
+
+    def tool(self, question: Callable[..., Any]) -> Callable[..., Awaitable[CallToolResult]]:
+        """Return a tool of the protocol that answers a question, with its parameters and its description."""
+        hints = get_type_hints(question)
+
+        @functools.wraps(question)
+        async def asked(ctx: Context, **given: Any) -> CallToolResult:
+            return await self.answer(ctx, lambda: question(**given), repr((question.__name__, given)))
+
+        own = inspect.signature(question).parameters.values()
+        parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)]
+        parameters += [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+        asked.__dict__["__signature__"] = inspect.Signature(parameters, return_annotation=CallToolResult)
+        asked.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": CallToolResult}
+        return asked
 
     async def answer(self, ctx: Context, question: Callable[[], Any], key: str) -> CallToolResult:
         """Return a record as JSON, in both forms that the protocol has.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import psycopg
 
 from pgsweep.errors import PgsweepError
@@ -51,7 +54,7 @@ class Provider:
     name: str
     place: str
     one: str
-    extensions: str
+    extensions: str = _OFFERED
     between: str = " "
     page_cache: bool = True
 
@@ -77,68 +80,11 @@ class Provider:
         return None if self.extensions == _OFFERED else self.extensions.format(name=name)
 
 
-# A parameter that takes a restart is refused with ApplyMethod=immediate (ModifyDBParameterGroup).
-_PARAMETER: Final = "ParameterName={name},ParameterValue={number},ApplyMethod={apply}"
-
-# `--database-flags` replaces all flags, so all stand in one command.
-_FLAGS: Final = "as database flags, together with those set already, which it replaces: "
-
-PROVIDERS: Final = {
-    "rds": Provider(
-        "Amazon RDS",
-        "in the instance's DB parameter group: aws rds modify-db-parameter-group "
-        "--db-parameter-group-name GROUP --parameters {set}",
-        _PARAMETER,
-        "{name} must stand in the parameter rds.allowed_extensions of the DB parameter group, if that is set",
-    ),
-    "aurora": Provider(
-        "Amazon Aurora",
-        "in the DB cluster parameter group: aws rds modify-db-cluster-parameter-group "
-        "--db-cluster-parameter-group-name GROUP --parameters {set}",
-        _PARAMETER,
-        "{name} must stand in the parameter rds.allowed_extensions of the DB cluster parameter group, if "
-        "that is set",
-        page_cache=False,
-    ),
-    "cloudsql": Provider(
-        "Google Cloud SQL",
-        _FLAGS + "gcloud sql instances patch INSTANCE --database-flags={set}",
-        "{name}={number}",
-        _OFFERED,
-        between=",",
-    ),
-    "alloydb": Provider(
-        "Google AlloyDB",
-        _FLAGS + "gcloud alloydb instances update INSTANCE --cluster=CLUSTER --region=REGION "
-        "--database-flags={set}",
-        "{name}={number}",
-        _OFFERED,
-        between=",",
-        page_cache=False,
-    ),
-    "azure": Provider(
-        "Azure Database for PostgreSQL",
-        "among the server parameters: {set}",
-        "az postgres flexible-server parameter set --resource-group GROUP --server-name SERVER "
-        "--name {name} --value {number}",
-        "add {name} to the server parameter azure.extensions, then run CREATE EXTENSION",
-        between=" && ",
-    ),
-    "supabase": Provider(
-        "Supabase",
-        "by the command line of Supabase, if it allows the setting: supabase postgres-config update {set}",
-        "--config {name}={value}",
-        "switch {name} on in the dashboard: Database, Extensions",
-    ),
-    "neon": Provider(
-        "Neon",
-        "by the project's settings, if the provider allows it there: {set}",
-        "{name} = {value}",
-        _OFFERED,
-        between=", ",
-        page_cache=False,
-    ),
-}
+# In them a parameter that takes a restart is refused with ApplyMethod=immediate (ModifyDBParameterGroup), and
+# --database-flags replaces all flags, so all stand in one command.
+PROVIDERS: Final = msgspec.convert(
+    tomllib.loads(Path(__file__).with_name("providers.toml").read_text(encoding="utf-8")), dict[str, Provider]
+)
 
 
 def provider_named(name: str | None) -> Provider | None:

@@ -7,10 +7,12 @@ the program relies on it.
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 OID_MAX: Final = 2**32 - 1
@@ -83,120 +85,13 @@ _KINDS: Final = {
 
 _LISTS: Final = {"names": "bytes", "oids": "oid"}
 
-_SHAPES: Final = {
-    "active": "pid bytes? bytes? int? bool",
-    "activity": "pid bytes? bytes? bytes? bytes? text? bytes? bool bool",
-    "alter_system": "text text text?",
-    "alter_system_allowed": "one: bool bool bool",
-    "backends": "text? text? text? count",
-    "budget": "text number",
-    "buffercache": "one: bool text? text bool bool",
-    "chosen": "few: text text oids oid",
-    "cluster": "one: text time",
-    "complete_databases": "bytes",
-    "complete_relations": "bytes",
-    "complete_schemas": "bytes",
-    "connectable": "oid bytes bool bool? bool",
-    "count_databases": "oidtext number?*",
-    "count_every_database": "oid number number number bool",
-    "count_io": "text number?*",
-    "count_relations": "oidtext number?*",
-    "count_writers": "one: number?*",
-    "counted_since": "few: time?",
-    "databases": "oid bytes",
-    "evict": "one: count count",
-    "extension": "one: text? text? text? bool",
-    "extension_trust": "few: bytes? bool bytes bytes bool",
-    "file_settings": "bytes? bytes? bytes? int? text?",
-    "free_connections": "one: count",
-    "history_claim": "one: bool pid? text?",
-    "history_owner": "one: bool bool bytes",
-    "history_size": "one: count",
-    "keep_claim": "one: bool pid?",
-    "keep_named": "few: oid bytes bytes",
-    "keep_places": "oid oid oid oid? blocks?",
-    "keep_relations": "oid bytes bytes text bool oid? bytes bytes",
-    "keep_touch": "few: count int int number",
-    "lab_database": "few: bytes",
-    "lab_end_sessions": "pid bool",
-    "lab_settings": "text text bool",
-    "load_alive": "one: bool",
-    "load_bound": "one: bytes?",
-    "load_build_progress": "pid text int int int int",
-    "load_catalog": "bytes bytes",
-    "load_checks": "bytes bytes?",
-    "load_claimed": "few: pid",
-    "load_code": "oid bytes bytes bytes bytes? bytes",
-    "load_columns": "bytes bytes text bool bool bool bytes?",
-    "load_find": "few: text text text text",
-    "load_hindrances": "bytes bool bool bool bool",
-    "load_holders": "pid text?",
-    "load_indexes": "bytes bytes bytes bytes? text? bool bool bytes bytes bytes count text text?",
-    "load_journal": "oid bool text? bool count bytes",
-    "load_keys": "bytes bool bytes bytes bytes? bytes? text? bool",
-    "load_marked": "text bytes",
-    "load_needed": "bytes",
-    "load_new": "few: bytes bytes bytes bool count",
-    "load_objects": "count text bool",
-    "load_outcome": "one: text?",
-    "load_parent": "one: bytes bytes bytes bool",
-    "load_path": "text bytes? bool bool bytes?",
-    "load_pieces": "count count count count count count count bool",
-    "load_referencing": "bytes bytes",
-    "load_references": "bool bytes bytes",
-    "load_rejects": "count count text bytes",
-    "load_same": "one: bool",
-    "load_unreadable": "count text",
-    "load_table": "few: oid bytes bytes bytes text text bytes bool bool bool bool bool bool bool bool"
-    " count count count count bool bool bool text count count text text count bool",
-    "load_triggers": "bytes bytes text bool bytes bytes",
-    "load_unfinished": "text oid text text",
-    "load_wal": "one: int",
-    "open_transactions": "pid number number?",
-    "own_work_mem": "text count",
-    "partition_roots": "oid bytes bytes",
-    "pool_relations": "binary: 11",
-    "pool_started": "one: int",
-    "postmaster": "one: pid int",
-    "prewarm": "count count?",
-    "prewarm_fork": "one: number?",
-    "primary": "few: text? int?",
-    "provider": "one: text?",
-    "recovery": "one: bool pid?",
-    "relation": "few: oid bytes bytes oid oid oid? blocks? bytes bytes",
-    "relations": "oid bytes? bytes text oid oid oid oid int number",
-    "scanned_indexes": "oid count bool",
-    "schema_trust": "text bool bool",
-    "server": "one: version text blocksize pool oid bytes oid bool",
-    "server_born": "one: count",
-    "server_host": "one: text?",
-    "server_place": "one: bytes? text? bool bool",
-    "session": "one: bytes bytes bytes? bool? bool bool count count names? text int? bool",
-    "setting_sources": "text bytes? text bytes? bool",
-    "setting_units": "text text? bool",
-    "settings": "text text?",
-    "settle": "one: any",
-    "shared_memory": "one: text text? count text int? backends segment bool bool bool",
-    "shared_memory_sum": "one: count?",
-    "sizes": "oid blocks? blocks? blocks?",
-    "snapshot": "binary: 9",
-    "snapshot_of": "binary: 9",
-    "snapshot_sample": "binary: 9",
-    "standbys": "one: count",
-    "startup_settings": "text text?",
-    "statement_texts": "int bytes",
-    "statements": "bytes? bytes? int? number number number number number",
-    "survived": "one: number number? bool",
-    "summary": "one: count",
-    "tablespaces": "oid",
-    "temporary": "oid",
-    "unlogged": "oid",
-    "warmable": "oid",
-    "warmers": "one: count",
-    "work_memory": "one: count",
-}
-"""By query: a word a column; `?` after it where null may stand, `*` where more columns of the kind follow.
-`one:` is one row, `few:` none or one, `binary:` a number of columns that the caller takes apart itself."""
+
+@cache
+def _shapes() -> dict[str, str]:
+    """Return by query what queries/shapes.toml says of its rows."""
+    return tomllib.loads(
+        Path(__file__).with_name("queries").joinpath("shapes.toml").read_text(encoding="utf-8")
+    )
 
 
 @dataclass(frozen=True)
@@ -242,7 +137,7 @@ def _fault(kind: str, values: Sequence[Any]) -> bool:
 @cache
 def shape_of(name: str) -> Shape | None:
     """Return the shape of a query's rows; None where it has none."""
-    text = _SHAPES.get(name)
+    text = _shapes().get(name)
     if text is None:
         return None
     rows, _, words = text.rpartition(":")

@@ -8,9 +8,13 @@ as in `<memory|huge>`) is there only where one of these is known and to be set, 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from importlib import resources
+from textwrap import indent
 from typing import Final
+
+import msgspec
 
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, Resources
 from pgsweep.ui.advised import ACTIONS, about, comment, sentence
@@ -21,8 +25,7 @@ _GUARD: Final = re.compile(r" *<([a-z|]+)>$")
 _MB: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How advice is written for one kind of place.
 
     Attributes:
@@ -53,174 +56,25 @@ class Form:
     page_cache: bool = True
     kernel: str = "# on the nodes, before the pods start: sudo sysctl -w {name}={value}"
     reload: str = ""
-    instead: Mapping[str, str] = field(default_factory=dict)
+    instead: dict[str, str] = {}
 
 
-_ON_HOST: Final = "on the host, before the restart: sudo sysctl -w {name}={value}"
-_CONTAINED: Final = {
-    "memory": "for its container or unit: {memory} of memory ({memory_bytes} bytes)",
-    "huge": "for its container or unit: {huge_pages} huge pages of {huge_size}",
-    "shm": "for its container: /dev/shm of {shm}",
-}
-_HOSTED: Final = {"memory": "the instance: one with at least {memory} of memory"}
-_RESOURCES: Final = """\
-{at}resources: <memory|huge>
-{at}  requests: <memory|huge>
-{at}    memory: "{{memory}}" <memory>
-{at}    hugepages-{{huge_word}}: "{{huge}}" <huge>
-{at}  limits: <memory|huge>
-{at}    memory: "{{memory}}" <memory>
-{at}    hugepages-{{huge_word}}: "{{huge}}" <huge>"""
-_MANIFEST: Final = "Merge it into the manifest; "
-_RDS: Final = (
-    "aws rds modify-db-{{of}}parameter-group --db-{{of}}parameter-group-name GROUP \\\n  --parameters \\\n"
-    "  {settings}"
-)
+def _read() -> dict[str, Form]:
+    """Return the forms, with what several of them share written out."""
+    file = tomllib.loads(resources.files("pgsweep.ui").joinpath("forms.toml").read_text(encoding="utf-8"))
+    for form in file["form"].values():
+        lines = [
+            indent(file["resources"], line.partition("{")[0]) if line.strip() == "{resources}" else line
+            for line in form["frame"].split("\n")
+        ]
+        form["frame"] = "\n".join(lines)
+        if isinstance(form.get("instead"), str):
+            form["instead"] = file["instead"][form["instead"]]
+    return msgspec.convert(file["form"], dict[str, Form])
 
 
-def _parameter_group(of: str, *, page_cache: bool) -> Form:
-    return Form(
-        frame=_RDS.replace("{{of}}", of),
-        setting='"ParameterName={name},ParameterValue={value},ApplyMethod={apply}"',
-        between=" \\\n",
-        how="For a shell. What is pending-reboot takes effect when the instance is rebooted.",
-        number=True,
-        apart=True,
-        hosted=True,
-        page_cache=page_cache,
-        instead=_HOSTED,
-    )
-
-
-FORMS: Final[Mapping[str, Form]] = {
-    "alter-system": Form(
-        frame="{settings}",
-        setting="ALTER SYSTEM SET {name} = '{value}';",
-        mark="--",
-        own=True,
-        kernel=f"# {_ON_HOST}",
-        reload="SELECT pg_catalog.pg_reload_conf();",
-        instead=_CONTAINED,
-    ),
-    "postgresql.conf": Form(
-        frame="{settings}",
-        setting="{name} = '{value}'",
-        own=True,
-        kernel=f"# {_ON_HOST}",
-        instead=_CONTAINED,
-    ),
-    "patroni": Form(
-        frame="postgresql: <settings>\n  parameters: <settings>\n    {settings}",
-        setting='{name}: "{value}"',
-        how="Save it and run: patronictl edit-config --apply FILE; then restart what says so: "
-        "patronictl restart CLUSTER. Patroni keeps the order of primary and standbys.",
-        kernel="# on every member's host, before the restart: sudo sysctl -w {name}={value}",
-        instead=_CONTAINED,
-    ),
-    "cnpg": Form(
-        frame="apiVersion: postgresql.cnpg.io/v1\nkind: Cluster\nmetadata:\n  name: CLUSTER\nspec:\n"
-        "  postgresql: <settings>\n    parameters: <settings>\n      {settings}\n"
-        + _RESOURCES.format(at="  ")
-        + '\n  ephemeralVolumesSizeLimit: <shm>\n    shm: "{shm}" <shm>',
-        setting='{name}: "{value}"',
-        how=_MANIFEST + "or: kubectl patch clusters.postgresql.cnpg.io CLUSTER --type merge --patch-file "
-        "FILE. The operator restarts standbys first.",
-    ),
-    "pgo": Form(
-        frame="apiVersion: postgres-operator.crunchydata.com/v1beta1\nkind: PostgresCluster\nmetadata:\n"
-        "  name: CLUSTER\nspec:\n  patroni: <settings>\n    dynamicConfiguration: <settings>\n"
-        "      postgresql: <settings>\n        parameters: <settings>\n          {settings}\n"
-        "  instances: <memory|huge>\n    - name: INSTANCE <memory|huge>\n" + _RESOURCES.format(at="      "),
-        setting='{name}: "{value}"',
-        how=_MANIFEST + "a merge patch would replace the whole list of instances. PGO sets huge_pages to try "
-        "where huge pages are requested, and to off where none are.",
-        instead={"shm": "PGO mounts /dev/shm by itself, as large as the memory limit allows"},
-    ),
-    "zalando": Form(
-        frame="apiVersion: acid.zalan.do/v1\nkind: postgresql\nmetadata:\n  name: CLUSTER\nspec:\n"
-        "  postgresql: <settings>\n    parameters: <settings>\n      {settings}\n"
-        + _RESOURCES.format(at="  ")
-        + "\n  enableShmVolume: true <shm>",
-        setting='{name}: "{value}"',
-        how=_MANIFEST + "or: kubectl patch postgresqls.acid.zalan.do CLUSTER --type merge --patch-file FILE.",
-    ),
-    "stackgres": Form(
-        frame="apiVersion: stackgres.io/v1 <settings>\nkind: SGPostgresConfig <settings>\n"
-        "metadata: <settings>\n"
-        '  name: CONFIG <settings>\nspec: <settings>\n  postgresVersion: "{major}" <settings>\n'
-        "  postgresql.conf: <settings>\n    {settings}\n--- <memory|huge>\n"
-        "apiVersion: stackgres.io/v1 <memory|huge>\nkind: SGInstanceProfile <memory|huge>\n"
-        "metadata: <memory|huge>\n  name: PROFILE <memory|huge>\nspec: <memory|huge>\n"
-        '  memory: "{memory}" <memory>\n  hugePages: <huge>\n    hugepages-{huge_word}: "{huge}" <huge>',
-        setting='{name}: "{value}"',
-        how=_MANIFEST + "then restart the SGCluster by an SGDbOps of op restart.",
-        instead={"shm": "StackGres mounts /dev/shm by itself, as large as the memory limit allows"},
-    ),
-    "bitnami": Form(
-        frame="primary: <settings|memory|huge>\n  extendedConfiguration: | <settings>\n    {settings}\n"
-        + _RESOURCES.format(at="  ")
-        + '\nshmVolume: <shm>\n  enabled: true <shm>\n  sizeLimit: "{shm}" <shm>',
-        setting="{name} = '{value}'",
-        how="Values of the chart: helm upgrade RELEASE CHART --reuse-values -f FILE. readReplicas takes the "
-        "same.",
-    ),
-    "compose": Form(
-        frame="services:\n  postgres:\n    command: <settings>\n      - postgres <settings>\n"
-        "      {settings}\n"
-        '    shm_size: "{shm_compose}" <shm>\n    deploy: <memory>\n      resources: <memory>\n'
-        '        limits: <memory>\n          memory: "{memory_compose}" <memory>\n'
-        '        reservations: <memory>\n          memory: "{memory_compose}" <memory>',
-        setting='- -c\n- "{name}={value}"',
-        how="Beside compose.yaml: docker compose -f compose.yaml -f FILE up -d. It replaces the service's "
-        "command: keep its other arguments.",
-        kernel=f"# {_ON_HOST}",
-        instead={"huge": "{huge_pages} huge pages of {huge_size} are set aside on the host"},
-    ),
-    "rds": _parameter_group("", page_cache=True),
-    "aurora": _parameter_group("cluster-", page_cache=False),
-    "cloudsql": Form(
-        frame="gcloud sql instances patch INSTANCE --database-flags={settings}",
-        setting="{name}={value}",
-        between=",",
-        how="For a shell. --database-flags replaces all flags: add those that are set already. The instance "
-        "is restarted where a flag takes it.",
-        number=True,
-        apart=True,
-        hosted=True,
-        instead=_HOSTED,
-    ),
-    "azure": Form(
-        frame="{settings}",
-        setting="az postgres flexible-server parameter set --resource-group GROUP --server-name SERVER "
-        "--name {name} --value {value}",
-        how="For a shell; then, for what takes a restart: az postgres flexible-server restart "
-        "--resource-group GROUP --name SERVER",
-        number=True,
-        hosted=True,
-        instead=_HOSTED,
-    ),
-    "terraform-aws": Form(
-        frame='resource "{aws_resource}" "postgresql" {{\n  name   = "GROUP"\n  family = "{aws_family}"\n\n'
-        "  {settings}\n}}",
-        setting='parameter {{\n  name         = "{name}"\n  value        = "{value}"\n'
-        '  apply_method = "{apply}"\n}}',
-        how="What is pending-reboot takes effect when the instance is rebooted.",
-        number=True,
-        hosted=True,
-        instead=_HOSTED,
-    ),
-    "ansible": Form(
-        frame="- name: Settings that pgsweep advises\n  hosts: postgresql\n  tasks:\n    {settings}",
-        setting="- name: Set {name}\n  community.postgresql.postgresql_alter_system:\n    param: {name}\n"
-        '    value: "{value}"',
-        how="A playbook: ansible-playbook FILE, with become for the kernel's settings, and login_user for "
-        "the server's. It does not restart the server.",
-        kernel="- name: Set {name}, before the restart\n  become: true\n  ansible.posix.sysctl:\n"
-        '    name: {name}\n    value: "{value}"\n    sysctl_set: true',
-        instead=_CONTAINED,
-    ),
-}
-"""The forms, as `pgsweep advise --format` names them."""
+FORMS: Final[Mapping[str, Form]] = _read()
+"""The forms, as `pgsweep advise --format` names them; they stand in forms.toml."""
 
 _PATTERN: Final = re.compile(r"\d+")
 

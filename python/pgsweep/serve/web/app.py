@@ -258,7 +258,8 @@ class _Site:
         return {"curves": self.board.curves(key), "recording": self._source.recording(key)}
 
     def advice_values(self, request: Request) -> dict[str, object]:
-        return {"advice": self._source.advice(_key(request))}
+        key = _key(request)
+        return {"advice": self._source.advice(key), "curves": self.board.curves(key)}
 
     def memory_values(self, request: Request) -> dict[str, object]:
         return {"memory": self.board.memory(_key(request))}
