@@ -44,6 +44,12 @@ def cleaned(text: str, *, colours: bool = False) -> str:
     return "\n".join(shown(line) for line in text.split("\n"))
 
 
+def sentence(text: str) -> str:
+    """Return a text with a capital and a full stop; a setting or what is quoted begins as it is."""
+    name = "_" in text.split(" ", maxsplit=1)[0]
+    return f"{text if name else text[:1].upper() + text[1:]}."
+
+
 def relation_label(schema: str, relation: str, table_schema: str = "", table: str = "") -> str:
     """Return `schema.relation`, without `public`; a TOAST relation, whose name is a number, by its table.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
+from pgsweep.plain import sentence
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, known_bytes
@@ -51,7 +52,7 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     verdict = [f"Verdict: {terminal.paint(result.verdict, 'bold', paint)}"]  # type: ignore[arg-type]
     width = max(40, min(terminal.width, 110))
     for reason in result.reasons:
-        verdict += textwrap.wrap(reason[:1].upper() + reason[1:] + ".", width)
+        verdict += textwrap.wrap(sentence(reason), width)
     fit = (
         f"Connections that fit: {count(result.possible_connections)} {_like(result)}, or "
         f"{count(result.safe_connections)} that take all that the settings allow."
@@ -155,7 +156,7 @@ def budget_page(result: BudgetResult) -> Page:
 
 def _title(result: BudgetResult) -> tuple[str, str]:
     title = f"{count(result.max_connections)} connections: {result.verdict}"
-    reasons = [reason[:1].upper() + reason[1:] + "." for reason in result.reasons]
+    reasons = [sentence(reason) for reason in result.reasons]
     return title, " ".join([*reasons, _what_fits(result)]).strip()
 
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from pgsweep.plain import sentence
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, Resources
-from pgsweep.ui.advised import ACTIONS, about, comment, sentence
+from pgsweep.ui.advised import ACTIONS, about, comment
 from pgsweep.ui.numbers import format_bytes
 from pgsweep.units import SETTING_UNITS, huge_page_word, in_unit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from pgsweep.plain import sentence
 from pgsweep.records.kernel import KernelResult, KernelSetting
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.section import Cell, Page, Section
@@ -42,7 +43,7 @@ def _setting(setting: KernelSetting, terminal: Terminal) -> str:
     # Assignments are for pasting: they stay whole.
     first, *more = textwrap.wrap(head, width + 2, break_long_words=False, break_on_hyphens=False)
     more = textwrap.wrap(" ".join(more), width, break_long_words=False, break_on_hyphens=False)
-    reason = textwrap.wrap(setting.reason[:1].upper() + setting.reason[1:] + ".", width)
+    reason = textwrap.wrap(sentence(setting.reason), width)
     source = textwrap.wrap(f"{setting.source} ({CERTAINTY.get(setting.certainty, setting.certainty)})", width)
     return "\n".join([f"{mark} {first}", *(f"    {line}" for line in [*more, *reason, *source])])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from pgsweep.plain import quoted_where_needed
+from pgsweep.plain import quoted_where_needed, sentence
 from pgsweep.records.load import LoadObject, LoadOutcome, LoadPlan, LoadResult
 from pgsweep.ui.numbers import count, counted, format_bytes, seconds
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
@@ -40,7 +40,7 @@ def _plan_lines(plan: LoadPlan, terminal: Terminal) -> list[str]:
     )
     lines.append("")
     for choice in plan.choices:
-        lines += _wrapped(f"{choice.what}: {choice.choice}. {_sentence(choice.reason)}", terminal, "", "  ")
+        lines += _wrapped(f"{choice.what}: {choice.choice}. {sentence(choice.reason)}", terminal, "", "  ")
     if plan.objects:
         lines += ["", *_objects(plan.objects, terminal)]
     if plan.functions:
@@ -141,10 +141,6 @@ def _steps(outcome: LoadOutcome, terminal: Terminal) -> str:
 def _wrapped(text: str, terminal: Terminal, first: str, further: str) -> list[str]:
     width = max(40, min(terminal.width, 110))
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further, break_long_words=False)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
 
 
 def load_page(result: LoadResult) -> Page:

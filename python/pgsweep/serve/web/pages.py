@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup
 
-from pgsweep.plain import shown
+from pgsweep.plain import sentence, shown
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import ServeCurve, ServeMemory, ServeMemoryPart
 from pgsweep.records.top import TopRelation
@@ -84,7 +84,7 @@ def _environment() -> jinja2.Environment:
         "overdue": lambda at: time.time() - at > _OVERDUE_SECONDS,
         "shown": shown,
         "gain": gain_text,
-        "sentence": _sentence,
+        "sentence": sentence,
         "alike": alike,
         "setting": as_setting,
         "statements": lambda result: patch(result, "alter-system", comments=False).splitlines(),
@@ -115,10 +115,6 @@ def _ago(at: float) -> Markup:
     return Markup('<time datetime="{}" data-age="{:.3f}">{}</time>').format(
         iso_time(at) or "", age, seconds(age)
     )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def alike(curves: Iterable[ServeCurve]) -> list[tuple[str, ServeCurve]]:
