@@ -110,7 +110,9 @@ def command(
 
     if after is None:
         meta = Evidence.open(evidence).meta
-        target.use(lambda conninfo: check_server(conninfo, evidence))
+        refused = target.use(lambda conninfo: check_server(conninfo, evidence))
+        if refused:
+            settings.warn(f"nothing will be known, as the prediction is refused: {'; '.join(refused)}")
         after = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
         interrupted = _record(
             settings, target, evidence, after, cast("Source", meta.source), seconds or meta.seconds
