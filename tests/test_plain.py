@@ -27,6 +27,7 @@ from pgsweep.plain import (
     decode_nullable,
     printable_identifier,
     relation_label,
+    sentence,
     shell_word,
     shown,
     sql_identifier,
@@ -415,3 +416,17 @@ def test_a_quoted_name_with_controls_is_written_as_escapes(wheel18: Cluster, nam
 def test_a_name_that_is_not_there_is_no_empty_name() -> None:
     assert (decode_name(None), decode_nullable(None)) == ("", None)
     assert decode_name(b"a\xff") == decode_nullable(b"a\xff") == "a\\xff"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("the pool is small", "The pool is small."),
+        ("shared_buffers was not full", "shared_buffers was not full."),
+        ("a doubt about work_mem", "A doubt about work_mem."),
+        ("`t` is read", "`t` is read."),
+        ("", "."),
+    ],
+)
+def test_a_setting_at_the_beginning_of_a_sentence_keeps_its_name(text: str, wanted: str) -> None:
+    assert sentence(text) == wanted

@@ -322,6 +322,16 @@ def test_another_server_is_refused(folder: Path) -> None:
         assert other.returncode == 2
         assert "`before.evidence` was recorded on another server" in other.stderr
         assert not list(folder.glob("pgsweep-*.evidence")), "it is refused before it is recorded"
+        database = psycopg.conninfo.make_conninfo(cluster.conninfo(), dbname="template1")
+        other = run("verify", "older.evidence", database, "--for", "1s", cwd=folder)
+        assert other.returncode == 2
+        assert "not of the same database" in other.stderr
+        assert not list(folder.glob("pgsweep-*.evidence"))
+        idle = run("record", cluster.conninfo(), "--for", "1s", "-o", "idle.evidence", cwd=folder)
+        assert idle.returncode == 0, idle.stderr
+        done = run("verify", "idle.evidence", cluster.conninfo(), "--for", "1h", cwd=folder)
+        assert (done.returncode, "nothing happened" in done.stderr) == (1, True)
+        assert not list(folder.glob("pgsweep-*.evidence")), "what shows nothing is not compared with an hour"
         # What an earlier pgsweep recorded does not say which cluster it was.
         done = run("verify", "older.evidence", cluster.conninfo(), "--for", "1s", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -56,6 +56,12 @@ def inert(cell: object) -> object:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
+def sentence(text: str) -> str:
+    """Return a text with a capital and a full stop; a setting or what is quoted begins as it is."""
+    name = "_" in text.split(" ", maxsplit=1)[0]
+    return f"{text if name else text[:1].upper() + text[1:]}."
+
+
 def relation_label(schema: str, relation: str, table_schema: str = "", table: str = "") -> str:
     """Return `schema.relation`, without `public`; a TOAST relation, whose name is a number, by its table.
 

@@ -98,6 +98,29 @@ def bindir_option(function: F) -> F:
     )(function)
 
 
+def is_connection(text: str) -> bool:
+    """Return whether a word is a connection string or a URI, and not a name."""
+    if "=" not in text and "://" not in text:
+        return False
+    from pgsweep.pg.conninfo import is_conninfo
+
+    return is_conninfo(text)
+
+
+def require_no_connection(*words: str, what: str) -> None:
+    """Check that the server does not stand where something else is named.
+
+    Raises:
+        UsageError: a word is a connection string.
+    """
+    if any(map(is_connection, words)):
+        raise UsageError(
+            f"a connection string stands where {what} belongs",
+            cause="this command takes the server as an option",
+            hint="name it by -d 'host=... dbname=...', or by -h HOST -d DBNAME",
+        )
+
+
 def existing(path: Path, what: str = "file", hint: str | None = None) -> Path:
     """Return a path that was named on the command line, and that is there.
 
@@ -112,6 +135,8 @@ def existing(path: Path, what: str = "file", hint: str | None = None) -> Path:
     with suppress(PermissionError):  # of a folder that may not be entered: whoever opens the file says so
         if not path.exists():
             name = shell_word(str(path))
+            if what == "evidence" and is_connection(str(path)):
+                hint = "record that server first: pgsweep record DSN -o NAME.evidence"
             raise UsageError(f"there is no {what} `{path}`", hint=hint and hint.format(name))
         if what == "file" and path.is_dir():
             raise UsageError(f"`{path}` is a folder", hint=hint and hint.format("FILE"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgsweep.cli.command import Run, confirm, subcommand
-from pgsweep.cli.common import Bytes, Count, FileName
+from pgsweep.cli.common import Bytes, Count, FileName, require_no_connection
 from pgsweep.cli.completing import load_words
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.progress import ConsoleProgress
@@ -243,6 +243,7 @@ def command(
             "--plan, --resume, --rollback, --keep-as-is, --forget and --compare exclude each other",
             hint="name one of them",
         )
+    require_no_connection(table, what="the table")
     options = _options(given, rejects, max_rejects, keep_on_failure=on_failure == "keep")
     run.prepare()
     target, places = run.target, run.output_options

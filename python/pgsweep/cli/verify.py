@@ -88,7 +88,9 @@ def command(
 
     if after is None:
         meta = Evidence.open(evidence).meta
-        run.target.use(lambda conninfo: check_server(conninfo, evidence))
+        refused = run.target.use(lambda conninfo: check_server(conninfo, evidence))
+        if refused:
+            run.settings.warn(f"nothing will be known, as the prediction is refused: {'; '.join(refused)}")
         after = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
         interrupted = _record(run, evidence, after, cast("Source", meta.source), seconds or meta.seconds)
         if interrupted:

@@ -23,6 +23,7 @@ from pgsweep.errors import UsageError
 from pgsweep.evidence.same_cluster import check_cluster
 from pgsweep.evidence.schema import EvidenceMeta, other_cluster
 from pgsweep.evidence.store import Evidence
+from pgsweep.pg.catalog import Server, read_server
 from pgsweep.pg.connect import connect
 from pgsweep.pg.refusals import explained
 from pgsweep.records.prediction import PredictResult
@@ -104,17 +105,36 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     )
 
 
-def check_server(conninfo: str, before: Path) -> None:
-    """Refuse a server that is known not to be the one that evidence was recorded on, before it is recorded.
+def check_server(conninfo: str, before: Path) -> list[str]:
+    """Refuse before it is recorded what could not be verified afterwards.
+
+    Returns:
+        Why the prediction is refused, so that nothing will be known; nothing where it is not.
 
     Raises:
-        EvidenceError: the evidence cannot be read.
-        UsageError: it is another server.
+        EvidenceError: the evidence cannot be read, or nothing can be predicted from it.
+        UsageError: the server is known not to be the one that evidence was recorded on, or it is another
+            database.
         ConnectionFailed: it cannot be reached.
     """
-    meta = Evidence.open(before).meta
+    meta = _open(before).meta
     with connect(conninfo) as connection, explained():
         check_cluster(connection, meta, before)
+        here = read_server(connection)
+    if meta.database != here.database or meta.server_version_num // 10000 != here.version_num // 10000:
+        raise _other_database(f"`{before}` and this server", meta, here)
+    verdict = predict(before).verdict
+    return verdict.sentences if verdict.level == "refused" else []
+
+
+def _other_database(what: str, one: EvidenceMeta, other: EvidenceMeta | Server) -> UsageError:
+    version = other.server_version if isinstance(other, EvidenceMeta) else other.version
+    here = f"{other.database} of {version}"
+    return UsageError(
+        f"{what} are not of the same database",
+        cause=f"database {one.database} of PostgreSQL {one.server_version}, and {here}",
+        hint="name the evidence that was recorded on this database before the change",
+    )
 
 
 def _open(path: Path) -> Evidence:
@@ -128,12 +148,7 @@ def _open(path: Path) -> Evidence:
 def _check_same(first: Evidence, second: Evidence) -> None:
     one, other = first.meta, second.meta
     if one.database != other.database or one.server_version_num // 10000 != other.server_version_num // 10000:
-        raise UsageError(
-            f"`{first.path}` and `{second.path}` are not of the same database",
-            cause=f"database {one.database} of PostgreSQL {one.server_version}, and {other.database} of "
-            f"{other.server_version}",
-            hint="name the evidence that was recorded on this database before the change",
-        )
+        raise _other_database(f"`{first.path}` and `{second.path}`", one, other)
     if one.block_size_bytes != other.block_size_bytes:
         raise UsageError(
             f"`{first.path}` and `{second.path}` are not of the same server",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import Final
 
+from pgsweep.plain import sentence
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, ReadsPoint, RuleOfThumb
-from pgsweep.ui.advised import ACTIONS, about, change, gain_text, sentence
+from pgsweep.ui.advised import ACTIONS, about, change, gain_text
 from pgsweep.ui.forms import patch
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, factor, factors, format_bytes, millis, percent, seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Final
 
+from pgsweep.plain import sentence
 from pgsweep.records.advice import AdvisedSetting, Gain
 from pgsweep.ui.numbers import format_bytes, seconds
 from pgsweep.units import format_percent
@@ -12,11 +13,6 @@ from pgsweep.units import format_percent
 _NO_GAIN: Final = "No gain in throughput is expected"
 ACTIONS: Final = {"set": "set", "leave": "leave it", "unknown": "not known"}
 """What is done with a setting, in words."""
-
-
-def sentence(text: str) -> str:
-    """Return a reason as a sentence."""
-    return text[:1].upper() + text[1:] + "."
 
 
 def about(one: AdvisedSetting, *, undo: bool = True) -> list[str]:

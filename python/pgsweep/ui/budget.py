@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
+from pgsweep.plain import sentence
 from pgsweep.records.budget import BudgetPart, BudgetResult
-from pgsweep.ui.advised import sentence
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, known_bytes
 from pgsweep.ui.section import Fact, Page, Section

@@ -16,8 +16,9 @@ from typing import Final
 
 import msgspec
 
+from pgsweep.plain import sentence
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, Resources
-from pgsweep.ui.advised import ACTIONS, about, comment, sentence
+from pgsweep.ui.advised import ACTIONS, about, comment
 from pgsweep.ui.numbers import format_bytes
 from pgsweep.units import SETTING_UNITS, huge_page_word, in_unit
 

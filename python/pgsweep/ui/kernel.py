@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+from pgsweep.plain import sentence
 from pgsweep.records.kernel import KernelResult, KernelSetting
-from pgsweep.ui.advised import sentence
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.section import Page, Section
 from pgsweep.ui.table import Cell, Column, Table

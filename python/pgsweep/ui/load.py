@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from pgsweep.plain import quoted_where_needed
+from pgsweep.plain import quoted_where_needed, sentence
 from pgsweep.records.load import (
     LoadChoice,
     LoadFunction,
@@ -15,7 +15,6 @@ from pgsweep.records.load import (
     LoadResult,
     LoadStep,
 )
-from pgsweep.ui.advised import sentence
 from pgsweep.ui.numbers import count, counted, format_bytes, seconds
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Cell, Column, Measured, Table

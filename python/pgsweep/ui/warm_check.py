@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from pgsweep.plain import sentence
 from pgsweep.records.heat import HeatRelation, WarmCheckResult
 from pgsweep.ui.heat import (
     lost_lines,
@@ -64,7 +65,7 @@ def check_page(result: WarmCheckResult) -> Page:
     share = percent(result.state.resident if worth is None else worth)
     title = f"{share} of the saved working set{'' if worth is None else ' worth having'} is resident"
     lead = source_text(result.source, result.server_version) + "."
-    lead += "".join(f" {line[:1].upper()}{line[1:]}." for line in held_conditions(result))
+    lead += "".join(f" {sentence(line)}" for line in held_conditions(result))
     return Page(title, lead, [relations_page(result.relations, state_facts(result.state), result.missing)])
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from pgsweep.cli.command import Run, subcommand
-from pgsweep.cli.common import Bytes, Duration, pool_source_option
+from pgsweep.cli.common import Bytes, Duration, pool_source_option, require_no_connection
 from pgsweep.cli.completing import relation_names
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import write_stdout
@@ -91,6 +91,7 @@ def command(
       pgsweep warm keep '"Odd Name"' -d shop --dry-run
       pgsweep warm keep customers -d shop --for 10min --json | jq .resident_share_mean
     """
+    require_no_connection(*relations, what="a relation")
     settings, target, given = run.settings, run.target, run.output_options
     if dry_run and any(given[name] for name in ("as_csv", "html", "out")):
         raise UsageError(

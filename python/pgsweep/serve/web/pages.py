@@ -13,11 +13,11 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup
 
-from pgsweep.plain import shown
+from pgsweep.plain import sentence, shown
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import ServeCurve, ServeMemory, ServeMemoryPart
 from pgsweep.records.top import TopRelation
-from pgsweep.ui.advised import gain_text, sentence
+from pgsweep.ui.advised import gain_text
 from pgsweep.ui.cache_map import map_name
 from pgsweep.ui.forms import patch
 from pgsweep.ui.names import relation_name
