@@ -11,10 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
 from pgsweep.records.prediction import MemoryPrediction
+from pgsweep.sizing.page_cache.both_caches import SimulatedReads
 from pgsweep.sizing.page_cache.disk_reads import SizeReads
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.page_cache.trace_disk_reads import TraceDiskReads
@@ -38,6 +41,62 @@ HOST = {
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return LOAD.write_trace(tmp_path_factory.mktemp("trace") / "x.evidence", COUNT, host=HOST)
+
+
+def simulated(misses: int, waited: float) -> SizeReads:
+    none = np.zeros(0)
+    best = SimulatedReads(
+        misses=misses, disk_share=waited, disk_blocks=waited, twice_blocks=0, turnovers=2.0,
+        group_misses=none, group_reads=none,
+    )  # fmt: skip
+    share = Share(
+        page_cache_bytes=MB,
+        low_bytes=MB,
+        page_tables_bytes=0,
+        page_tables_most_bytes=0,
+        shared_memory_bytes=MB,
+    )
+    return SizeReads(share=share, best=best, others=[])
+
+
+@given(
+    st.integers(0, 10**6),
+    st.floats(0, 1),
+    st.lists(st.floats(0, 4), min_size=1, max_size=2).map(tuple),
+    st.booleans(),
+)
+def test_bounds_of_what_waits_for_the_disk(
+    misses: int, waited: float, factors: tuple[float, ...], fits: bool
+) -> None:
+    """Never outside 0 and 1, around the estimate, and the wider the fewer misses were simulated."""
+    share, low, high = simulated(misses, waited).disk_share(factors, fits=fits)
+    assert 0 <= low <= share <= high <= 1
+    _, wider_low, wider_high = simulated(misses // 2, waited).disk_share(factors, fits=fits)
+    assert wider_low <= low + 1e-12
+    assert wider_high >= high - 1e-12
+
+
+def test_without_a_miss_nothing_is_known_of_where_the_next_one_is_served() -> None:
+    assert simulated(0, 0.0).disk_share((1.0,), fits=False) == (0.0, 0.0, 1.0)
+    assert simulated(0, 0.0).disk_share((1.0,), fits=True)[2] < 0.03, "the page cache holds all there is"
+    few = simulated(3, 1.0).disk_share((1.0,), fits=False)
+    assert few[1] < 0.6, "three of three"
+    assert simulated(100_000, 0.0).disk_share((1.0,), fits=False)[2] < 0.03
+
+
+def test_where_all_fits_into_the_pool_its_misses_bound_the_disk_reads(trace: Path) -> None:
+    """The few misses that there may be may all be disk reads, unless the page cache holds all data too."""
+    most = {}
+    for memory_bytes in (190 * MB, 240 * MB):
+        found = predict(trace, sizes_bytes=[64 * MB], memory_bytes=memory_bytes)
+        (point,), memory = found.points, found.memory
+        assert memory is not None
+        assert point.miss_ratio == 0
+        misses = point.high * found.observed.accesses_per_second
+        assert misses > 1
+        most[memory_bytes] = memory.points[0].disk_reads_high / misses
+    assert most[190 * MB] == pytest.approx(1)
+    assert most[240 * MB] < 0.03
 
 
 def with_host(

@@ -276,6 +276,14 @@ def test_a_picture_is_written_as_it_is(tmp_path: Path) -> None:
     assert (palette[rows[:, 1:]] == pixels).all()
 
 
+def test_every_time_in_json_is_a_date() -> None:
+    """Not seconds since some epoch, wherever it stands."""
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", json_page(), re.MULTILINE)
+    times = [(name, kind) for name, kind in rows if re.fullmatch(r"(\w+_)?(at|since)|begin|end", name)]
+    assert len(times) > 20
+    assert [row for row in times if not row[1].startswith(("string", "list of string"))] == []
+
+
 def test_the_page_of_json_has_every_field_that_is_written() -> None:
     """Of real results, also those of records within; the meaning is that of the docstring."""
     page = json_page()

@@ -31,6 +31,7 @@ from pgsweep.serve.config import ServeConfig, ServerConfig
 from pgsweep.serve.history import History, Sample, sqlite_store
 from pgsweep.serve.metrics import sweep_period
 from pgsweep.serve.served_by import LONGEST_SECONDS, ServedBy, Split
+from pgsweep.units import iso_time
 from tests.fix_process import wait_until
 
 FIRST = Reading(
@@ -61,8 +62,9 @@ def test_nothing_is_made_of_what_is_not_seen() -> None:
     assert sweep_period(values, 8192) is None
 
 
-def at_work(pid: int = 7, since: float = 5.0) -> OpenTransaction:
-    return OpenTransaction(pid, since, None)
+def at_work(pid: int = 7, since: float = 5.0, *, idle_since: float | None = None) -> OpenTransaction:
+    idle = None if idle_since is None else iso_time(idle_since)
+    return OpenTransaction(pid, iso_time(since) or "", idle)
 
 
 def test_reads_are_split_over_the_whole_of_a_statement() -> None:
@@ -92,11 +94,11 @@ def test_what_served_reads_is_not_known_where_it_cannot_be() -> None:
 
 def test_a_transaction_that_is_idle_all_the_time_hinders_nothing() -> None:
     served = ServedBy()
-    idle = OpenTransaction(7, 5.0, 6.0)
+    idle = at_work(idle_since=6.0)
     served.begin([idle])
     assert served.add(10.0, 100.0, 30.0, [idle]) == Split(seconds=10.0, page_cache=70.0, disk=30.0)
     assert served.add(5.0, 100.0, 30.0, [idle]) is None, "too short: a session may not have sent its counters"
-    assert served.add(5.0, 100.0, 30.0, [OpenTransaction(7, 5.0, 9.0)]) == Split(seconds=10.0, unsplit=200.0)
+    assert served.add(5.0, 100.0, 30.0, [at_work(idle_since=9.0)]) == Split(seconds=10.0, unsplit=200.0)
 
 
 STATEMENTS = st.lists(
@@ -129,7 +131,7 @@ def test_splits_add_up_in_a_model(
         disk = sessions + late
         reads = float(sum(blocks for _, end, blocks, _, _ in made if end <= counters))
         from_disk = sum(share * blocks for _, _, blocks, share, at in made if at <= disk)
-        is_open = [OpenTransaction(pid, begin, None) for pid, (begin, end, *_) in enumerate(made)
+        is_open = [at_work(pid, begin) for pid, (begin, end, *_) in enumerate(made)
                    if begin <= sessions - 1.5 and sessions < end]  # fmt: skip
         split = served.add(10.0, reads - before[0], from_disk - before[1], is_open)
         before = reads, from_disk

@@ -211,7 +211,7 @@ def _set(situation: Situation, now: ReadsPoint, then: ReadsPoint, gain: Gain, ba
     misses = f"misses from {format_rate(now.misses_per_second)} to {fewer} a second"
     disk = f"disk reads from {_disk(now, basis)} to {_disk(then, basis)} a second"
     better = throughput_gain(then)
-    less = better is not None and gain.value >= _WORTH_SAYING
+    less = better is not None and gain.value >= _WORTH_SAYING and gain.low > 0
     saved = format_estimate(gain.value, gain.low, gain.high, format_percent)
     waiting = f", {saved} less time waiting for reads" if less else ""
     return AdvisedSetting(

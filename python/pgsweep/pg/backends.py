@@ -9,6 +9,7 @@ import psycopg
 
 from pgsweep.pg.queries import load
 from pgsweep.records.top import OpenTransaction, TopBackends, TopWait
+from pgsweep.units import iso_time
 
 _WAITS_KEPT = 5
 _OLD_SECONDS = 1.5
@@ -56,7 +57,10 @@ def read_backends(connection: psycopg.Connection[Any], max_connections: int) -> 
         load("open_transactions", connection.info.server_version), [_OLD_SECONDS], prepare=True
     )
     return TopBackends(
-        uncounted=[OpenTransaction(*row) for row in older],
+        uncounted=[
+            OpenTransaction(pid, iso_time(since) or "", None if idle_since is None else iso_time(idle_since))
+            for pid, since, idle_since in older
+        ],
         total=states.total(),
         active=states["active"] + states["fastpath function call"],
         idle=states["idle"],

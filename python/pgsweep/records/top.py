@@ -65,7 +65,7 @@ class TopWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenTransaction(msgspec.Struct, frozen=True):
-    """A transaction that has been open for more than a moment; times are the server's, in seconds since 1970.
+    """A transaction that has been open for more than a moment; times are the server's, UTC, ISO 8601.
 
     Attributes:
         since: when it began, or its statement where that began earlier.
@@ -73,8 +73,8 @@ class OpenTransaction(msgspec.Struct, frozen=True):
     """
 
     pid: int
-    since: float
-    idle_since: float | None
+    since: str
+    idle_since: str | None
 
 
 class TopBackends(msgspec.Struct, frozen=True, kw_only=True):

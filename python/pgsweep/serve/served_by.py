@@ -49,7 +49,7 @@ class ServedBy:
         self._disk_blocks = 0.0
         self._excess = 0.0
         self._seconds = 0.0
-        self._idle: dict[tuple[int, float], float] | None = None
+        self._idle: dict[tuple[int, str], str] | None = None
 
     @property
     def pending(self) -> float:

@@ -143,10 +143,40 @@ class SizeReads:
     below: float = 0.0
     above: float = 0.0
 
+    def disk_share(self, factors: tuple[float, ...], *, fits: bool) -> tuple[float, float, float]:
+        """Return which share of the misses waits for the disk, and its bounds.
+
+        Where hardly any miss was simulated, the few that there may be come from either.
+
+        Args:
+            factors: by which it may be off at least.
+            fits: all data fit into the page cache, so that chance has no part in it.
+        """
+        share, low, high = self.bounds("disk_share")
+        least, most = (share, share) if fits else _chance(share, self.best.misses)
+        low = max(0.0, low - float(np.linalg.norm([_KERNEL_ERROR, share - least, self.below])))
+        high = min(1.0, high + float(np.linalg.norm([_KERNEL_ERROR, most - share, self.above])))
+        return (
+            share,
+            min(low, *(share * factor for factor in factors)),
+            max(high, *(min(1.0, share * factor) for factor in factors)),
+        )
+
     def bounds(self, name: str) -> tuple[float, float, float]:
         """Return a value, and its bounds."""
         values = [float(getattr(one, name)) for one in (self.best, *self.others)]
         return values[0], min(values), max(values)
+
+
+def _chance(share: float, count: float) -> tuple[float, float]:
+    """Return the bounds of a share that was seen among so many, to 90%: 0 and 1 where there were none.
+
+    Wilson's interval; the one of a normal distribution has no width where all or none were seen.
+    """
+    square = Z90**2
+    centre = share * count + square / 2
+    half = Z90 * float(np.sqrt(share * (1 - share) * count + square / 4))
+    return max(0.0, (centre - half) / (count + square)), min(1.0, (centre + half) / (count + square))
 
 
 class DiskReads(ABC):
@@ -160,6 +190,8 @@ class DiskReads(ABC):
         self._asked = inputs.memory_bytes
         self._memory_bytes = inputs.memory_bytes or inputs.facts.memory_bytes
         self._today_bytes = inputs.result.observed.shared_buffers_bytes
+        sizes = (inputs.observation.relations[name] for name in ("blocks_end", "fsm_blocks", "vm_blocks"))
+        self._data_bytes = sum(int(blocks.clip(0).sum()) for blocks in sizes) * BLOCK_BYTES
         self._simulated_today: SimulatedReads | None = None
 
     @abstractmethod
@@ -358,13 +390,7 @@ class DiskReads(ABC):
     ) -> DiskPoint:
         observed = self._result.observed
         per_second = observed.accesses_per_second
-        share, low, high = found.bounds("disk_share")
-        chance = Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
-        margin = float(np.hypot(_KERNEL_ERROR, chance))
-        low = max(0.0, low - float(np.hypot(margin, found.below)))
-        high = min(1.0, high + float(np.hypot(margin, found.above)))
-        low = min(low, *(share * factor for factor in factors))
-        high = max(high, *(min(1.0, share * factor) for factor in factors))
+        share, low, high = found.disk_share(factors, fits=0 < self._data_bytes <= found.share.low_bytes)
         blocks, fewest, most = found.bounds("disk_blocks")
         # Readahead comes with the reads that wait.
         each = [one.disk_blocks / one.disk_share for one in (found.best, *found.others) if one.disk_share > 0]
@@ -412,12 +438,12 @@ def _relation_reads(
         return float(one.group_reads[members].sum()) / max(float(one.group_reads.sum()), 1.0)
 
     share, parts = part(found.best), [part(one) for one in (found.best, *found.others)]
-    chance = Z90 * float(np.sqrt(share * (1 - share) / max(float(found.best.group_reads.sum()), 1.0)))
+    least, most = _chance(share, float(found.best.group_reads.sum()))
     missed = float(found.best.group_misses[members].sum()) / max(found.best.all_misses, 1.0)
     return RelationReads(
         shared_buffers_bytes=point.shared_buffers_bytes,
         misses_per_second=misses_per_second * missed,
         disk_reads_per_second=point.disk_reads_per_second * share,
-        disk_reads_low=point.disk_reads_low * max(0.0, min(parts) - chance),
-        disk_reads_high=point.disk_reads_high * min(1.0, max(parts) + chance),
+        disk_reads_low=point.disk_reads_low * max(0.0, min(parts) - (share - least)),
+        disk_reads_high=point.disk_reads_high * min(1.0, max(parts) + (most - share)),
     )
