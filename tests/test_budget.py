@@ -357,6 +357,7 @@ def test_settings_in_blocks_are_read_at_any_block_size(wheel18: Cluster) -> None
         "max_connections": 100,
         "hash_mem_multiplier": 2,
         "shared_memory_size": 3 * MB,
+        "logical slots": 0,
     }
 
 

@@ -17,6 +17,7 @@ from pgsweep.doctor import examine as doctor
 from pgsweep.host.limits import cached_in
 from pgsweep.host.place import look
 from pgsweep.pg.cluster import Cluster
+from tests.fix_apply import recorded
 from tests.fix_cli import run
 from tests.fix_doctor import abilities
 from tests.fix_hugepages import locked_pages, needs_2mb, start_with
@@ -128,6 +129,21 @@ def test_a_sidecar_takes_of_what_the_pod_may_have() -> None:
         assert ability.available and "limited to 450 MB" in ability.why
         # A program of 10 MB is what takes it.
         assert abs(taken(server) + 8 * MB - memory.available_bytes) < 12 * MB
+
+
+def test_a_pod_that_was_resized_since_is_advised_for_what_it_has(tmp_path: Path) -> None:
+    """As an in-place resize, or the vertical autoscaler: nothing of the memory that has gone is given out."""
+    with a_pod(600 * MB, None) as (server, _, cluster):
+        cluster.create_extensions("postgres", "pg_buffercache")
+        recorded(cluster, tmp_path)
+        evidence = str(tmp_path / "e.evidence")
+        for size in (600 * MB, 300 * MB):
+            limit(server, size)
+            advice = json.loads(run("advise", evidence, "-d", cluster.conninfo(), "--json").stdout)
+            assert advice["resources"]["memory_bytes"] == size
+            assert any("300 MB of memory now" in remark for remark in advice["remarks"]) == (size == 300 * MB)
+        named = json.loads(run("advise", evidence, "-d", cluster.conninfo(), "--ram", "1GB", "--json").stdout)
+        assert named["resources"]["memory_bytes"] == 1 << 30
 
 
 def test_a_limit_above_the_mounted_groups_is_not_known(tmp_path: Path) -> None:
