@@ -24,6 +24,7 @@ from tests.fix_hugepages import locked_pages, needs_2mb, start_with
 from tests.fix_place import (
     HIDE_CGROUPS,
     OWN_MEMORY_CGROUPS,
+    answers,
     children_of,
     group_in,
     joined,
@@ -31,7 +32,7 @@ from tests.fix_place import (
     move,
     run_inside,
 )
-from tests.fix_process import needs_root
+from tests.fix_process import needs_root, wait_until
 
 MB = 1 << 20
 SETTINGS = {"shared_buffers": "32MB", "max_connections": "50", "autovacuum": "off"}
@@ -113,6 +114,24 @@ def test_where_memory_ends_the_server_is_not_killed_for_us() -> None:
         limit(group, used + 16 * MB)
         assert run_inside(["doctor", cluster.conninfo()], group=group).returncode == -9
         assert session.execute("FETCH FROM held").fetchone() is not None
+
+
+def test_a_pool_larger_than_the_pod_is_killed_when_it_is_used() -> None:
+    """The server starts, and nothing happens until pages are read."""
+    with a_pod(None, None) as (server, _, cluster):
+        cluster.restart({"shared_buffers": "200MB"})
+        for size, too_large in ((400 * MB, False), (120 * MB, True)):
+            limit(server, size)
+            assert ("pool" in abilities(doctor(cluster.conninfo()))) == too_large
+        insert = "INSERT INTO t SELECT repeat('x', 900) FROM generate_series(1, 200000)"
+        with (
+            psycopg.connect(cluster.conninfo(), autocommit=True) as session,
+            pytest.raises(psycopg.OperationalError),
+        ):
+            session.execute("CREATE UNLOGGED TABLE t (x text)")
+            session.execute(insert)
+        limit(server, 400 * MB)
+        wait_until(lambda: answers(cluster), 60)
 
 
 def test_a_sidecar_takes_of_what_the_pod_may_have() -> None:
