@@ -167,7 +167,7 @@ def started_with(
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_until(lambda: parent.poll() is not None or _answers(cluster), 60)
+        wait_until(lambda: parent.poll() is not None or answers(cluster), 60)
         assert parent.poll() is None, f"it does not start: {words}"
         yield
     finally:
@@ -178,7 +178,8 @@ def started_with(
         cluster.start()
 
 
-def _answers(cluster: Cluster) -> bool:
+def answers(cluster: Cluster) -> bool:
+    """Return whether a server takes connections."""
     try:
         psycopg.connect(cluster.conninfo()).close()
     except psycopg.OperationalError:

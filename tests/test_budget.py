@@ -126,6 +126,16 @@ def test_above_memory_high_processes_are_slowed_down_and_not_killed() -> None:
         assert ("slowed down" in result.reasons[-1]) == slow
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_where_all_are_killed_together_that_is_said(together: bool) -> None:
+    memory = PlaceMemory(host_bytes=16 * GB, limited="yes", killed_together=together)
+    place = msgspec.structs.replace(seen(), place=Place(kind="pod", memory=memory))
+    assert ["memory.oom.group" in reason for reason in budget_of(place).reasons] == [False]
+    too_many = budget_of(place, connections=100_000)
+    assert too_many.verdict == "will be killed"
+    assert any("memory.oom.group" in reason for reason in too_many.reasons) == together
+
+
 def test_settings_are_read_in_bytes(server: Cluster) -> None:
     with psycopg.connect(server.conninfo()) as connection:
         settings = read_memory_settings(connection)

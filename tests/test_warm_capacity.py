@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 
 from pgsweep.host import cgroup
-from pgsweep.host.limits import MemoryRoom, page_cache_room
+from pgsweep.host.limits import MemoryRoom, are_killed_together, memory_limits, page_cache_room
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmBudget, WarmResult
@@ -59,6 +59,20 @@ def test_the_group_with_least_room_counts_version_2(tmp_path: Path) -> None:
     (own / "memory.high").write_text("max\n")
     (slice_ / "memory.max").write_text("max\n")
     assert page_cache_room(7, proc) is None
+
+
+def test_names_of_files_are_dropped_and_processes_killed_together_version_2(tmp_path: Path) -> None:
+    """What stat(2) of many files leaves counts to the group, and goes before anything is killed."""
+    proc = captured(tmp_path, "cgroup2", "rw", "0::/pod/server\n")
+    stat = f"anon 5\nfile 0\nshmem 0\nslab_reclaimable {300 * MB}\nslab_unreclaimable {50 * MB}\n"
+    files = {"memory_dot_max": f"{900 * MB}\n", "memory_dot_current": f"{800 * MB}\n"}
+    group(tmp_path / "mount/pod", **files, memory_dot_stat=stat)
+    group(tmp_path / "mount/pod/server", memory_dot_oom_dot_group="0\n")
+    hard = memory_limits(7, proc).hard
+    assert hard is not None and hard.available_bytes == 400 * MB
+    assert not are_killed_together(7, proc)
+    (tmp_path / "mount/pod/memory.oom.group").write_text("1\n")
+    assert are_killed_together(7, proc)
 
 
 def test_the_group_with_least_room_counts_version_1(tmp_path: Path) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -80,6 +84,37 @@ def test_a_limit_of_one_page_too_few(pod: Path, kind: str, bindir: Path | None) 
             assert (after.status, after.allowed_pages) == ("on", needed)
             assert "hugetlb" not in texts(after)
             cluster.restart({"huge_pages": "off"})
+
+
+def test_initdb_is_killed_before_there_is_a_server(pod: Path, tmp_path: Path, bindir: Path | None) -> None:
+    """The pod may have no huge pages, and its host has some: what is said helps."""
+    limit_file(pod, "").write_text("0")
+    with Cluster.create(bindir, SETTINGS, start=False) as cluster, locked_pages() as pages:
+        assert pages.make_available(120)
+        user = cluster._user
+
+        def initdb(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+            folder = Path(tempfile.mkdtemp())
+            os.chown(folder, user.uid, user.gid)
+            join = f'echo $$ >{pod}/cgroup.procs; exec setpriv --reuid {user.uid} --clear-groups "$@"'
+            program = [str(cluster._bindir / "initdb"), "-D", str(folder), "-A", "trust", *options]
+            done = subprocess.run(
+                ["sh", "-c", join, "sh", *program],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            shutil.rmtree(folder)
+            (tmp_path / name).write_text(done.stdout)
+            return done
+
+        assert initdb("killed").returncode != 0
+        result = json.loads(run("hugepages", "--log", str(tmp_path / "killed"), "--json").stdout)
+        assert "SIGBUS" in result["reasons"][0] and "-c huge_pages=off" in result["reasons"][1]
+        if cluster.version_num >= 160000:
+            assert initdb("well", "-c", "huge_pages=off").returncode == 0
+            assert run("hugepages", "--log", str(tmp_path / "well")).returncode == 1
 
 
 def test_a_neighbour_in_the_pod_takes_of_what_is_allowed(pod: Path) -> None:

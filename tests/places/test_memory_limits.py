@@ -17,12 +17,14 @@ from pgsweep.doctor import examine as doctor
 from pgsweep.host.limits import cached_in
 from pgsweep.host.place import look
 from pgsweep.pg.cluster import Cluster
+from tests.fix_apply import recorded
 from tests.fix_cli import run
 from tests.fix_doctor import abilities
 from tests.fix_hugepages import locked_pages, needs_2mb, start_with
 from tests.fix_place import (
     HIDE_CGROUPS,
     OWN_MEMORY_CGROUPS,
+    answers,
     children_of,
     group_in,
     joined,
@@ -30,7 +32,7 @@ from tests.fix_place import (
     move,
     run_inside,
 )
-from tests.fix_process import needs_root
+from tests.fix_process import needs_root, wait_until
 
 MB = 1 << 20
 SETTINGS = {"shared_buffers": "32MB", "max_connections": "50", "autovacuum": "off"}
@@ -114,6 +116,24 @@ def test_where_memory_ends_the_server_is_not_killed_for_us() -> None:
         assert session.execute("FETCH FROM held").fetchone() is not None
 
 
+def test_a_pool_larger_than_the_pod_is_killed_when_it_is_used() -> None:
+    """The server starts, and nothing happens until pages are read."""
+    with a_pod(None, None) as (server, _, cluster):
+        cluster.restart({"shared_buffers": "200MB"})
+        for size, too_large in ((400 * MB, False), (120 * MB, True)):
+            limit(server, size)
+            assert ("pool" in abilities(doctor(cluster.conninfo()))) == too_large
+        insert = "INSERT INTO t SELECT repeat('x', 900) FROM generate_series(1, 200000)"
+        with (
+            psycopg.connect(cluster.conninfo(), autocommit=True) as session,
+            pytest.raises(psycopg.OperationalError),
+        ):
+            session.execute("CREATE UNLOGGED TABLE t (x text)")
+            session.execute(insert)
+        limit(server, 400 * MB)
+        wait_until(lambda: answers(cluster), 60)
+
+
 def test_a_sidecar_takes_of_what_the_pod_may_have() -> None:
     """The server's own limit is the smaller one, but leaves more."""
     with a_pod(400 * MB, 450 * MB) as (server, other, cluster), holding(other, 300 * MB):
@@ -128,6 +148,21 @@ def test_a_sidecar_takes_of_what_the_pod_may_have() -> None:
         assert ability.available and "limited to 450 MB" in ability.why
         # A program of 10 MB is what takes it.
         assert abs(taken(server) + 8 * MB - memory.available_bytes) < 12 * MB
+
+
+def test_a_pod_that_was_resized_since_is_advised_for_what_it_has(tmp_path: Path) -> None:
+    """As an in-place resize, or the vertical autoscaler: nothing of the memory that has gone is given out."""
+    with a_pod(600 * MB, None) as (server, _, cluster):
+        cluster.create_extensions("postgres", "pg_buffercache")
+        recorded(cluster, tmp_path)
+        evidence = str(tmp_path / "e.evidence")
+        for size in (600 * MB, 300 * MB):
+            limit(server, size)
+            advice = json.loads(run("advise", evidence, "-d", cluster.conninfo(), "--json").stdout)
+            assert advice["resources"]["memory_bytes"] == size
+            assert any("300 MB of memory now" in remark for remark in advice["remarks"]) == (size == 300 * MB)
+        named = json.loads(run("advise", evidence, "-d", cluster.conninfo(), "--ram", "1GB", "--json").stdout)
+        assert named["resources"]["memory_bytes"] == 1 << 30
 
 
 def test_a_limit_above_the_mounted_groups_is_not_known(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import WindowModel, judge
 from pgsweep.sizing.throughput.read_times import costs_of_misses
-from pgsweep.units import BLOCK_BYTES, as_setting
+from pgsweep.units import BLOCK_BYTES, as_setting, format_bytes
 
 _RELATIONS: Final = 20
 _SHARED_PER_CONNECTION_BYTES: Final = 20_000
@@ -90,8 +90,11 @@ def advise_from(
     place = place_of(meta) if now is None else now.place
     without = lacks_page_cache(place)
     contents = _contents(recorded)
+    named = memory_bytes is not None and without is None
     if without is not None:
         memory_bytes = None
+    elif memory_bytes is None and now is not None:
+        memory_bytes = _resized(meta, now)
     missing: list[Missing] = []
     # The budget at today's size says how much may be added.
     today_budget = None if conninfo is None else _budget(conninfo, None, missing)
@@ -118,7 +121,7 @@ def advise_from(
     situation = replace(
         _situation(recorded, memory, contents, prediction),
         no_page_cache=without,
-        memory_named=memory_bytes is not None,
+        memory_named=named,
     )
     if now is not None:
         situation = replace(situation, settings={**situation.settings, **now.settings})
@@ -407,6 +410,18 @@ def _look_at(conninfo: str, meta: EvidenceMeta, evidence: Path) -> _Now:
         if name in server.settings and server.settings[name] != meta.settings.get(name, server.settings[name])
     ]
     return _Now(place=place, sources=sources, settings=server.settings, remarks=remarks)
+
+
+def _resized(meta: EvidenceMeta, now: _Now) -> int | None:
+    """Return the memory that the server may use now, where that is not what it was when it was recorded."""
+    facts, capacity = MemoryFacts.of(meta), now.place.memory.capacity_bytes
+    if facts is None or capacity is None or not facts.is_another(capacity):
+        return None
+    now.remarks.append(
+        f"the server may use {format_bytes(capacity)} of memory now, and {format_bytes(facts.memory_bytes)} "
+        "when the evidence was recorded: the advice is for what it may use now"
+    )
+    return capacity
 
 
 def _budget(conninfo: str, size_bytes: int | None, missing: list[Missing]) -> BudgetResult | None:

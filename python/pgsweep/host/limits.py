@@ -24,7 +24,8 @@ class MemoryRoom(NamedTuple):
         path: the group.
         limit_bytes: of it.
         used_bytes: what it holds now, page cache included.
-        available_bytes: the limit, less what the group holds and cannot drop: all but page cache.
+        available_bytes: the limit, less what the group holds and cannot drop: all but page cache and, where
+            the kernel says how much that is (version 2), the kernel's own caches, as of names of files.
         cached_bytes: page cache of files, shared memory not counted.
         shmem_bytes: shared memory counted to the group.
         throttles: the limit is memory.high: above it processes are not killed, but slowed down.
@@ -280,17 +281,36 @@ def processors_allowed(pid: int, proc: Path = Path("/proc")) -> float | None:
     return min(found, default=None)
 
 
+def are_killed_together(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Return whether the kernel kills all processes of a group together where a process's memory ends.
+
+    `memory.oom.group` (Documentation/admin-guide/cgroup-v2.rst); kubelets set it from Kubernetes 1.28 on.
+
+    Args:
+        pid: the process.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    groups = groups_of(pid, "memory", proc)
+    return isinstance(groups, Groups) and any(
+        _number(group / "memory.oom.group") == 1 for group in groups.folders
+    )
+
+
 def cached_in(group: Path) -> tuple[int, int]:
     """Return the page cache of a group and those below, shared memory included, and the shared memory.
 
     Raises:
         OSError: the group has gone.
     """
-    stat = dict(line.split(" ", 1) for line in (group / "memory.stat").read_text().splitlines())
+    stat = _stat(group)
     # Version 1 has the group's own figures, and with `total_` those of all below; version 2 only the latter.
     cached = stat.get("total_cache") or stat.get("cache") or stat.get("file") or "0"
     shmem = stat.get("total_shmem") or stat.get("shmem") or "0"
     return int(cached), int(shmem)
+
+
+def _stat(group: Path) -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in (group / "memory.stat").read_text().splitlines())
 
 
 _MEMORY = {
@@ -307,14 +327,15 @@ def _room_in(group: Path, limit_file: str, usage_file: str) -> MemoryRoom | None
     limit, used = _number(group / limit_file), _number(group / usage_file)
     if limit is None or limit >= _NO_LIMIT or used is None:
         return None
-    cached, shmem = 0, 0
+    cached, shmem, slab = 0, 0, 0
     with suppress(OSError):
         cached, shmem = cached_in(group)
+        slab = int(_stat(group).get("slab_reclaimable", "0"))
     return MemoryRoom(
         path=group,
         limit_bytes=limit,
         used_bytes=used,
-        available_bytes=max(0, limit - used + cached - shmem),
+        available_bytes=max(0, limit - used + cached - shmem + slab),
         cached_bytes=max(0, cached - shmem),
         shmem_bytes=shmem,
         throttles=limit_file == "memory.high",

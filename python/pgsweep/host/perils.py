@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from pgsweep.records.place import Place
-from pgsweep.units import format_bytes, format_count
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
 _MB: Final = 1 << 20
 _RING_BYTES: Final = 24 << 10
@@ -54,6 +54,7 @@ def perils_of(
         kernel: its release.
     """
     found = [
+        _pool(place, settings, huge_pages=huge_pages),
         _dynamic_shared_memory(place, settings),
         _locked_memory(place, settings),
         _address_space(place),
@@ -106,6 +107,19 @@ def set_aside_bytes(settings: Mapping[str, str]) -> int:
         settings: in the units of pg_settings.
     """
     return round(_number(settings, "min_dynamic_shared_memory", 0) * _MB)
+
+
+def _pool(place: Place, settings: Mapping[str, str], *, huge_pages: bool) -> Peril | None:
+    """Compare the pool with all the memory that there is: it is taken page by page, as it is used."""
+    capacity, pool = place.memory.capacity_bytes, _number(settings, "shared_buffers", 0) * BLOCK_BYTES
+    if capacity is None or pool < capacity or (huge_pages and not place.memory.counts_huge_pages):
+        return None
+    return Peril(
+        "pool",
+        f"shared_buffers is {format_bytes(pool)}, and the server may use {format_bytes(capacity)} of memory: "
+        "it starts, and processes are killed once that much of the pool has been used",
+        "a smaller shared_buffers, or more memory: pgsweep memory budget",
+    )
 
 
 def _dynamic_shared_memory(place: Place, settings: Mapping[str, str]) -> Peril | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pgsweep.host.group_tree import PROC, paths_of
 from pgsweep.host.hugepages import shared_memory
-from pgsweep.host.limits import counts_huge_pages, memory_limits, processes_allowed
+from pgsweep.host.limits import are_killed_together, counts_huge_pages, memory_limits, processes_allowed
 from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.postmaster import pid_namespaces
 from pgsweep.host.procfile import lines_of, parse_meminfo, read_kernel_text
@@ -110,6 +110,7 @@ def look_at_memory(pid: int, proc: Path = PROC) -> PlaceMemory:
         high_bytes=None if high is None else high.limit_bytes,
         high_available_bytes=None if high is None else high.available_bytes,
         counts_huge_pages=counts_huge_pages(proc),
+        killed_together=are_killed_together(pid, proc),
     )
 
 

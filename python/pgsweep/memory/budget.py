@@ -531,6 +531,11 @@ def _judged(
     if (slowed := _slowed(seen, high - now)) is not None:
         verdict = "tight" if verdict == "fits" else verdict
         reasons.append(slowed)
+    if high > capacity and seen.place is not None and seen.place.memory.killed_together:
+        reasons.append(
+            "all processes of the server's cgroup are killed together there (memory.oom.group): the server "
+            "stops, where otherwise a session ends and the server recovers"
+        )
     if seen.host.swap_bytes and low > capacity and limit is None:
         reasons.append(f"before that {format_bytes(seen.host.swap_bytes)} of swap are filled, which is slow")
     tables = next(part for part in parts if part.name == "page tables")

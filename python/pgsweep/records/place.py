@@ -26,6 +26,8 @@ class PlaceMemory(msgspec.Struct, frozen=True, kw_only=True):
         high_bytes: a memory.high that leaves less than that: above it processes are slowed down.
         high_available_bytes: what that leaves.
         counts_huge_pages: huge pages take part of the limit.
+        killed_together: where memory ends the kernel kills all processes of a cgroup of the server's, not one
+            (memory.oom.group).
     """
 
     host_bytes: int | None = None
@@ -39,6 +41,7 @@ class PlaceMemory(msgspec.Struct, frozen=True, kw_only=True):
     high_bytes: int | None = None
     high_available_bytes: int | None = None
     counts_huge_pages: bool = False
+    killed_together: bool = False
 
     @property
     def capacity_bytes(self) -> int | None:

@@ -20,7 +20,7 @@ from pgsweep.plain import sentence
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, Resources
 from pgsweep.ui.advised import ACTIONS, about, comment
 from pgsweep.ui.numbers import format_bytes
-from pgsweep.units import SETTING_UNITS, huge_page_word, in_unit
+from pgsweep.units import SETTING_UNITS, as_setting, huge_page_word, in_unit, parse_bytes
 
 _GUARD: Final = re.compile(r" *<([a-z|]+)>$")
 _MB: Final = 1 << 20
@@ -40,6 +40,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         own: the form of a server whose settings nobody else keeps: for others it is comments only.
         hosted: nobody but the provider sets anything on the host.
         page_cache: behind the pool there is a page cache of Linux.
+        shares: the least and the largest share of the instance's memory that the provider takes, by setting.
         kernel: one setting of the kernel.
         reload: what makes settings take effect that take a reload.
         instead: of `memory`, `huge` and `shm`: what is done where the frame cannot hold them.
@@ -55,6 +56,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     own: bool = False
     hosted: bool = False
     page_cache: bool = True
+    shares: dict[str, tuple[float, float]] = {}
     kernel: str = "# on the nodes, before the pods start: sudo sysctl -w {name}={value}"
     reload: str = ""
     instead: dict[str, str] = {}
@@ -160,8 +162,9 @@ def _blocks(result: AdviceResult, form: Form, *, comments: bool) -> tuple[list[t
     """Return the reasons and the text of each setting, and whether any is set in the frame."""
     blocks: list[tuple[list[str], str]] = []
     wanted = False
-    for one in _for(result, form):
-        said = _said(one, form) if comments else []
+    for setting in _for(result, form):
+        one, limited = _within(setting, form, result.resources)
+        said = (_said(setting, form) if comments else []) + limited
         text = ""
         if one.action == "set" and one.value is not None:
             if one.where == "server" and one.name == "effective_cache_size" and not form.page_cache:
@@ -179,6 +182,24 @@ def _blocks(result: AdviceResult, form: Form, *, comments: bool) -> tuple[list[t
         wanted = wanted or bool(text)
         blocks.append((said, text))
     return blocks, wanted
+
+
+def _within(one: AdvisedSetting, form: Form, resources: Resources | None) -> tuple[AdvisedSetting, list[str]]:
+    """Return a setting as the provider takes it, and what is said where that is another value."""
+    memory, shares = None if resources is None else resources.memory_bytes, form.shares.get(one.name)
+    if memory is None or shares is None or one.action != "set" or one.value is None:
+        return one, []
+    wanted = parse_bytes(one.value)
+    # In whole MB, so that it is within.
+    least, most = -(-memory * shares[0] // _MB) * _MB, memory * shares[1] // _MB * _MB
+    taken = round(min(max(wanted, least), most))
+    if taken == wanted:
+        return one, []
+    shown = f"{shares[0]:.0%} to {shares[1]:.0%} of {format_bytes(memory)}"
+    value = as_setting(taken)
+    return msgspec.structs.replace(one, value=value), comment(
+        form.mark, f"{value} instead of {one.value}: the provider takes {shown}"
+    )
 
 
 def _said(one: AdvisedSetting, form: Form) -> list[str]:

@@ -28,6 +28,8 @@ _NUMBER = re.compile(r"\d{1,19}")
 _SECTOR = 512
 _BLOCK = 8192
 _KILLED_WORDS = ("signal 7", "SIGBUS", "Bus error", "(PID ")
+# initdb.c runs a server by sh, which says what killed it and ends with 128 + 7. Its output has no tabs.
+_INITDB_WORDS = ("exit code 135", "running bootstrap script", "postgres --boot", 'postgres" --boot')
 _FILE_WORDS = ("base/", "global/", "pg_tblspc/")
 _MOST_LINE_BYTES = 1 << 16
 _MOST_LINES = 20
@@ -41,7 +43,9 @@ def read_log(log: IO[bytes]) -> str:
         line = log.readline(_MOST_LINE_BYTES)
         if not line.startswith(b"\t") or len(entry) >= _MOST_LINES:
             text = "".join(entry)
-            if entry and (_REFUSED.search(text) or _requested(text) is not None or _killed(text)):
+            if entry and (
+                _REFUSED.search(text) or _requested(text) is not None or _killed(text) or _initdb(text)
+            ):
                 found.append(text)
             entry = []
         if not line:
@@ -58,6 +62,10 @@ def _message(entry: str) -> str:
     """Return an entry without its prefix: after the severity stand a colon and two spaces (elog.c)."""
     prefix, mark, message = entry.partition(":  ")
     return message if mark else prefix
+
+
+def _initdb(text: str) -> bool:
+    return any(word in text for word in _INITDB_WORDS)
 
 
 # Words first: an expression searched for in each line takes a minute in a log longer than memory.
@@ -140,7 +148,8 @@ def explain_log(text: str, page_bytes: int | None = None) -> HugePagesResult | N
         steps=[],
     )
     if started:
-        return msgspec.structs.replace(result, reasons=[_TOUCHED])
+        reasons = [_TOUCHED] + ([_INITDB] if _initdb(text) else [])
+        return msgspec.structs.replace(result, reasons=reasons)
     around = Circumstances(here=True, not_started=True)
     return msgspec.structs.replace(
         result, reasons=reasons_for(result, around), steps=steps_for(result, around)
@@ -152,4 +161,9 @@ _TOUCHED = (
     "sends SIGBUS "
     "then, and cuts reads into them short (`read only 5120 of 8192 bytes`). Look at the limit of its hugetlb "
     "cgroup (hugetlb.2MB.max; in a pod resources.limits.hugepages-2Mi), or set huge_pages = off"
+)
+_INITDB = (
+    "it was initdb, which reads no postgresql.conf of yours: from PostgreSQL 16 on give it "
+    "`-c huge_pages=off` (POSTGRES_INITDB_ARGS of the image); before, write huge_pages = off to "
+    "postgresql.conf.sample in the folder that `pg_config --sharedir` names"
 )
