@@ -254,6 +254,44 @@ def connections_of(seen: MemoryResult) -> list[MemoryProcess]:
     return clients or [p for p in seen.processes if p.own]
 
 
+def _part(name: str, sizes: tuple[int, int, int], kind: str, why: str) -> BudgetPart:
+    """Return a use of the memory: its bytes now, and at both ends."""
+    now, low, high = sizes
+    return BudgetPart(name=name, now_bytes=now, low_bytes=low, high_bytes=high, kind=kind, why=why)
+
+
+def _allowed_parts(
+    settings: MemorySettings, version_num: int, connections: int, plan_nodes: int
+) -> list[BudgetPart]:
+    """Return what the settings allow besides, which counts at the high end."""
+    node, vacuum, workers = settings.largest_node, settings.vacuum(version_num), settings.autovacuum_workers
+
+    def allowed(name: str, size_bytes: int, why: str) -> BudgetPart:
+        return _part(name, (0, 0, size_bytes), "assumed", why)
+
+    return [
+        allowed(
+            "work_mem",
+            (connections + settings.parallel_workers) * plan_nodes * node,
+            f"{plan_nodes} sorts or hashes of {format_bytes(node)} (work_mem x hash_mem_multiplier) in each "
+            f"connection and {settings.parallel_workers} parallel workers; what is in use now is included in "
+            "connections",
+        ),
+        allowed(
+            "temp_buffers",
+            connections * settings.temp_buffers,
+            f"{format_bytes(settings.temp_buffers)} in each connection that uses temporary tables",
+        ),
+        allowed("autovacuum", workers * vacuum, f"{workers} workers of {format_bytes(vacuum)}"),
+        allowed(
+            "maintenance",
+            settings.maintenance_work_mem,
+            f"one CREATE INDEX or the like of {format_bytes(settings.maintenance_work_mem)} "
+            "(maintenance_work_mem, which its parallel workers share)",
+        ),
+    ]
+
+
 def estimate_budget(
     seen: MemoryResult,
     settings: MemorySettings,
@@ -303,19 +341,17 @@ def estimate_budget(
     tables_others = sum(p.page_tables_bytes for p in others)
     tables_others_full = len(others) * tables_full
     private_others = sum(p.private_bytes or 0 for p in others)
-    node, vacuum = settings.largest_node, settings.vacuum(version_num)
+    node = settings.largest_node
     counted = _counts_shared(seen)
     elsewhere, capacity, limit = _elsewhere(seen, shared_now if counted else 0)
     own = [p for p in seen.processes if p.kind == CLIENT and (p.own or not seen.connections)]
     at = "" if seen.connections else " (a session that has just begun, as there is no client)"
     parts = [
-        BudgetPart(
-            name="shared memory",
-            now_bytes=shared_now if counted else 0,
-            low_bytes=size if counted else 0,
-            high_bytes=size if counted else 0,
-            kind="measured" if size == size_now else "predicted",
-            why=f"shared_buffers {format_bytes(settings.shared_buffers)} and "
+        _part(
+            "shared memory",
+            (shared_now if counted else 0, size if counted else 0, size if counted else 0),
+            "measured" if size == size_now else "predicted",
+            f"shared_buffers {format_bytes(settings.shared_buffers)} and "
             f"{format_bytes(size - settings.shared_buffers)} around it"
             + ("" if size == size_now else f", {format_bytes(size_now)} in all now")
             + (
@@ -324,76 +360,40 @@ def estimate_budget(
                 else "; in huge pages, which the memory cgroup does not count"
             ),
         ),
-        BudgetPart(
-            name="page tables",
-            now_bytes=seen.totals.page_tables_bytes - sum(p.page_tables_bytes for p in own),
-            low_bytes=tables_others + connections * tables_mean,
-            high_bytes=tables_others_full + connections * tables_full,
-            kind="predicted",
-            why=f"{format_bytes(tables_mean)} a connection today, {format_bytes(tables_full)} once it has "
+        _part(
+            "page tables",
+            (
+                seen.totals.page_tables_bytes - sum(p.page_tables_bytes for p in own),
+                tables_others + connections * tables_mean,
+                tables_others_full + connections * tables_full,
+            ),
+            "predicted",
+            f"{format_bytes(tables_mean)} a connection today, {format_bytes(tables_full)} once it has "
             f"used all of the pool, in pages of {format_bytes(page_bytes)}",
         ),
-        BudgetPart(
-            name="connections",
-            now_bytes=sum(p.private_bytes or 0 for p in sample) if seen.connections else 0,
-            low_bytes=connections * mean,
-            high_bytes=connections * p95,
-            kind="predicted",
-            why=f"private memory, {format_bytes(mean)} each on average today, 95% below "
-            f"{format_bytes(p95)}{at}",
+        _part(
+            "connections",
+            (
+                sum(p.private_bytes or 0 for p in sample) if seen.connections else 0,
+                connections * mean,
+                connections * p95,
+            ),
+            "predicted",
+            f"private memory, {format_bytes(mean)} each on average today, 95% below {format_bytes(p95)}{at}",
         ),
-        BudgetPart(
-            name="background processes",
-            now_bytes=private_others,
-            low_bytes=private_others,
-            high_bytes=private_others,
-            kind="measured",
-            why=f"private memory of {len(others)} process{'es' if len(others) != 1 else ''}",
+        _part(
+            "background processes",
+            (private_others, private_others, private_others),
+            "measured",
+            f"private memory of {len(others)} process{'es' if len(others) != 1 else ''}",
         ),
-        BudgetPart(
-            name="work_mem",
-            now_bytes=0,
-            low_bytes=0,
-            high_bytes=(connections + settings.parallel_workers) * plan_nodes * node,
-            kind="assumed",
-            why=f"{plan_nodes} sorts or hashes of {format_bytes(node)} (work_mem x hash_mem_multiplier) in "
-            f"each connection and "
-            f"{settings.parallel_workers} parallel workers; what is in use now "
-            f"is included in connections",
-        ),
-        BudgetPart(
-            name="temp_buffers",
-            now_bytes=0,
-            low_bytes=0,
-            high_bytes=connections * settings.temp_buffers,
-            kind="assumed",
-            why=f"{format_bytes(settings.temp_buffers)} in each connection that uses temporary tables",
-        ),
-        BudgetPart(
-            name="autovacuum",
-            now_bytes=0,
-            low_bytes=0,
-            high_bytes=settings.autovacuum_workers * vacuum,
-            kind="assumed",
-            why=f"{settings.autovacuum_workers} workers of {format_bytes(vacuum)}",
-        ),
-        BudgetPart(
-            name="maintenance",
-            now_bytes=0,
-            low_bytes=0,
-            high_bytes=settings.maintenance_work_mem,
-            kind="assumed",
-            why=f"one CREATE INDEX or the like of {format_bytes(settings.maintenance_work_mem)} "
-            "(maintenance_work_mem, which its parallel workers share)",
-        ),
+        *_allowed_parts(settings, version_num, connections, plan_nodes),
         *_logical_decoding(settings),
-        BudgetPart(
-            name="everything else",
-            now_bytes=elsewhere,
-            low_bytes=elsewhere,
-            high_bytes=elsewhere,
-            kind="measured",
-            why="the kernel and other programs" + (" in the memory cgroup" if limit is not None else ""),
+        _part(
+            "everything else",
+            (elsewhere, elsewhere, elsewhere),
+            "measured",
+            "the kernel and other programs" + (" in the memory cgroup" if limit is not None else ""),
         ),
     ]
     return _judged(
