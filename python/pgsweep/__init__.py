@@ -19,9 +19,8 @@ _PLACES = {
     "_native": "__version__",
     "advice.ask": "advise",
     "api": (
-        "examine_server huge_pages inspect_cache inspect_memory kernel_settings load_compare "
-        "load_keep_as_is load_plan load_resume load_rollback load_run memory_budget sample_load "
-        "warm_check warm_keep warm_plan warm_restore warm_run warm_save"
+        "examine_server huge_pages inspect_cache inspect_memory load_compare load_plan load_run "
+        "memory_budget sample_load warm_check warm_keep warm_plan warm_restore warm_run warm_save"
     ),
     "cache.footprint": "footprint",
     "errors": (
@@ -39,6 +38,8 @@ _PLACES = {
     "lab.every": "run_every:lab_run_all",
     "lab.run": "run_lab:lab_run",
     "load.options": "LoadOptions",
+    "load.run": "keep_as_is:load_keep_as_is resume:load_resume roll_back:load_rollback",
+    "memory.kernel": "examine:kernel_settings",
     "sizing.demo": "run_demo:demo",
     "sizing.predict": "predict",
     "sizing.prove": "prove",

@@ -4,12 +4,8 @@ from pgsweep.api import examine_server as examine_server
 from pgsweep.api import huge_pages as huge_pages
 from pgsweep.api import inspect_cache as inspect_cache
 from pgsweep.api import inspect_memory as inspect_memory
-from pgsweep.api import kernel_settings as kernel_settings
 from pgsweep.api import load_compare as load_compare
-from pgsweep.api import load_keep_as_is as load_keep_as_is
 from pgsweep.api import load_plan as load_plan
-from pgsweep.api import load_resume as load_resume
-from pgsweep.api import load_rollback as load_rollback
 from pgsweep.api import load_run as load_run
 from pgsweep.api import memory_budget as memory_budget
 from pgsweep.api import sample_load as sample_load
@@ -40,6 +36,10 @@ from pgsweep.lab.compare import compare as _lab_compare
 from pgsweep.lab.every import run_every as _lab_run_all
 from pgsweep.lab.run import run_lab as _lab_run
 from pgsweep.load.options import LoadOptions as LoadOptions
+from pgsweep.load.run import keep_as_is as _load_keep_as_is
+from pgsweep.load.run import resume as _load_resume
+from pgsweep.load.run import roll_back as _load_rollback
+from pgsweep.memory.kernel import examine as _kernel_settings
 from pgsweep.sizing.demo import run_demo as _demo
 from pgsweep.sizing.predict import predict as predict
 from pgsweep.sizing.prove import prove as prove
@@ -50,6 +50,10 @@ from pgsweep.warm.keep.keep import KeepOptions as KeepOptions
 from pgsweep.warm.run.gather import Selection as Selection
 from pgsweep.warm.run.prepare import WarmOptions as WarmOptions
 
+kernel_settings = _kernel_settings
+load_keep_as_is = _load_keep_as_is
+load_resume = _load_resume
+load_rollback = _load_rollback
 lab_list = _lab_list
 lab_compare = _lab_compare
 lab_run_all = _lab_run_all

@@ -19,7 +19,7 @@ from pgsweep.errors import ConnectionFailed
 from pgsweep.load import compare as load_practices
 from pgsweep.load import run as loading
 from pgsweep.load.options import LoadOptions
-from pgsweep.memory import budget, kernel, processes
+from pgsweep.memory import budget, processes
 from pgsweep.memory.hugepages import inspect as hugepages
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.budget import BudgetResult
@@ -27,7 +27,6 @@ from pgsweep.records.cache import CacheResult
 from pgsweep.records.doctor import DoctorResult
 from pgsweep.records.heat import WarmCheckResult, WarmRestoreResult, WarmSaveResult
 from pgsweep.records.hugepages import HugePagesResult
-from pgsweep.records.kernel import KernelResult
 from pgsweep.records.load import LoadCompareResult, LoadResult
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.top import TopSample, TopView
@@ -120,11 +119,6 @@ def memory_budget(conninfo: str, *, max_connections: int | None = None, plan_nod
     """
     with processes.opened(conninfo) as server:
         return budget.budget(server, max_connections=max_connections, plan_nodes=plan_nodes)
-
-
-def kernel_settings(conninfo: str) -> KernelResult:
-    """Return the kernel's settings that matter to the server, with advice (`pgsweep memory kernel`)."""
-    return kernel.examine(conninfo)
 
 
 def huge_pages(
@@ -266,30 +260,6 @@ def load_run(
     return loading.load_files(
         conninfo, files, table, options or LoadOptions(), stop=stop, journal=journal, rejects=rejects
     )
-
-
-def load_resume(conninfo: str, table: str, *, stop: threading.Event | None = None) -> LoadResult:
-    """Finish a load that was cut short (`pgsweep load --resume`)."""
-    return loading.resume(conninfo, table, stop=stop)
-
-
-def load_rollback(conninfo: str, table: str, *, stop: threading.Event | None = None) -> LoadResult:
-    """Undo a load that was cut short: its rows, and what it dropped (`pgsweep load --rollback`)."""
-    return loading.roll_back(conninfo, table, stop=stop)
-
-
-def load_keep_as_is(
-    conninfo: str, table: str, *, partly: bool = False, stop: threading.Event | None = None
-) -> LoadResult:
-    """End a load without the indexes that its rows do not allow (`pgsweep load --keep-as-is`).
-
-    Args:
-        conninfo: of the database.
-        table: of the load.
-        partly: also where not all rows of the files were copied.
-        stop: ends it early; the journal stays then.
-    """
-    return loading.keep_as_is(conninfo, table, partly=partly, stop=stop)
 
 
 def load_compare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -66,17 +66,13 @@ def command(
     run: Run,
     /,
     *,
-    statement: str,
-    runs: int,
     parameters: tuple[str, ...],
     null: str | None,
-    allow_writes: bool,
-    timeout_seconds: float,
-    source: Literal["auto", "peek", "sql"],
     cold: bool,
     setup: Path | None,
     shared_buffers: int | None,
     pg_bindir: Path | None,
+    **asked: Any,
 ) -> None:
     r"""Show what one statement brings into shared_buffers and into the page cache.
 
@@ -107,15 +103,8 @@ def command(
         )
     from pgsweep.cache.footprint import footprint
 
-    measure = functools.partial(
-        footprint,
-        statement=statement,
-        runs=runs,
-        parameters=[None if value == null else value for value in parameters],
-        source=source,
-        allow_writes=allow_writes,
-        timeout_seconds=timeout_seconds,
-    )
+    values = [None if value == null else value for value in parameters]
+    measure = functools.partial(footprint, parameters=values, **asked)
     if cold:
         assert setup is not None
         result = _on_a_private_server(measure, setup, shared_buffers, pg_bindir)

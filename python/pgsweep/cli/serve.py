@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -95,19 +95,12 @@ def command(
     *,
     targets: tuple[str, ...],
     config_file: Path | None,
-    listen: str | None,
     history: str | None,
-    token_file: Path | None,
-    base_path: str | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    interval_seconds: float | None,
-    source: Literal["auto", "peek", "sql"] | None,
     demo: bool,
     grafana: bool,
     alerts: bool,
     export: Path | None,
-    **names: str | None,
+    **given: Any,
 ) -> None:
     r"""Serve live pages, a history and metrics of one server or many.
 
@@ -132,6 +125,8 @@ def command(
       pgsweep serve --alerts > pgsweep.rules.yml
     """
     ctx, settings = run.ctx, run.settings
+    names = {name: given.pop(name) for name in ("host", "port", "username", "dbname")}
+    web = {name: given.pop(name) for name in ("base_path", "tls_cert", "tls_key")}
     if sum(map(bool, (grafana, alerts, export))) > 1:
         raise UsageError("--grafana, --alerts and --export cannot be used together", hint="give one of them")
     if grafana or alerts:
@@ -139,21 +134,19 @@ def command(
 
         write_stdout(grafana_dashboard() if grafana else alert_rules())
         return
-    if demo:
-        _demo(ctx, settings, [bool(targets), config_file, history, export, *_given(ctx, names)])
-        return
     from pgsweep.serve.config import WebOptions, default_history, load_config
 
+    if demo:
+        others: list[object] = [bool(targets), config_file, history, export, *_given(ctx, names)]
+        _demo(settings, others, web=WebOptions(**web), **given)
+        return
     config = load_config(
         _conninfos(ctx, targets, names, alone=config_file is None),
         file=config_file,
-        listen=listen,
         history=history,
-        token_file=token_file,
-        web=WebOptions(base_path=base_path, tls_cert=tls_cert, tls_key=tls_key),
-        interval_seconds=interval_seconds,
-        source=source,
+        web=WebOptions(**web),
         home=default_history(os.environ),
+        **given,
     )
     if export is not None:
         from pgsweep.serve.export import export_history
@@ -202,8 +195,8 @@ def _require_packages() -> None:
         ) from error
 
 
-def _demo(ctx: click.Context, settings: Settings, others: list[object]) -> None:
-    """Serve a private server.
+def _demo(settings: Settings, others: list[object], **given: Any) -> None:
+    """Serve a private server; what is given goes to `load_config`.
 
     Raises:
         UsageError: something was named that it does not take.
@@ -214,23 +207,13 @@ def _demo(ctx: click.Context, settings: Settings, others: list[object]) -> None:
         )
     _require_packages()
     from pgsweep.cli.progress import ConsoleProgress
-    from pgsweep.serve.config import WebOptions, load_config
+    from pgsweep.serve.config import load_config
     from pgsweep.serve.demo import demo_server
 
-    given = ctx.params
     with ExitStack() as stack:
         with ConsoleProgress(settings) as shown:
             conninfo, folder = stack.enter_context(demo_server(shown))
-        config = load_config(
-            [conninfo],
-            listen=given["listen"],
-            token_file=given["token_file"],
-            web=WebOptions(**{name: given[name] for name in ("base_path", "tls_cert", "tls_key")}),
-            interval_seconds=given["interval_seconds"],
-            source=given["source"],
-            home=folder,
-        )
-        _run(settings, config)
+        _run(settings, load_config([conninfo], home=folder, **given))
 
 
 def _given(ctx: click.Context, names: dict[str, str | None]) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from pgsweep.units import format_bytes, format_count, format_hours, format_percent
+from pgsweep.units import format_bytes, format_hours, format_percent
+from pgsweep.units import format_count as count
 
 __all__ = [
     "NONE",
@@ -87,11 +88,6 @@ def byte_rate(bytes_per_second: float) -> str:
 def server_name(version: str) -> str:
     """Return `PostgreSQL 18.1` for the server_version `18.1`."""
     return version if version.startswith("PostgreSQL") else f"PostgreSQL {version}"
-
-
-def count(value: float) -> str:
-    """Return a count with its thousands apart: `12 345`."""
-    return format_count(value)
 
 
 def counted(number: float, one: str, several: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -147,27 +147,9 @@ def command(
         check_executor(executor)
     place = Place(pg_bindir, work_dir, server)
     command = shell_words(["pgsweep", *map(without_secrets, settings.arguments)])
+    how: dict[str, Any] = {"repetitions": repeat, "seed": seed, "place": place, "command": command}
     if what is None:
-        from pgsweep.lab.every import run_every
-
-        folder = samples or Path("lab.samples")
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"`{folder}` is not a folder", hint="name another: --samples FOLDER")
-        settings.kept.append(folder)
-        with ConsoleProgress(settings) as progress:
-            found = run_every(
-                folder,
-                scale=chosen_scale,
-                repetitions=repeat,
-                seed=seed,
-                place=place,
-                command=command,
-                progress=progress,
-            )
-        run.show(found, server="a private server")
-        settings.say(f"every run: {folder}")
-        if not found.results:
-            raise ClusterError("no experiment could be run", cause=found.skipped[0].why)
+        _run_every(run, samples or Path("lab.samples"), chosen_scale, how)
         return
     chosen = prepare(what, scale=chosen_scale)
     shown = "a private server"
@@ -185,20 +167,31 @@ def command(
     with ConsoleProgress(settings) as progress:
         if chosen.seconds is not None:
             progress.note(f"about {seconds_text(chosen.seconds)}, assumed")
-        result = chosen.run(
-            samples=file,
-            repetitions=repeat,
-            seed=seed,
-            place=place,
-            command=command,
-            progress=progress,
-            executor=executor,
-        )
+        result = chosen.run(samples=file, progress=progress, executor=executor, **how)
     run.show(result, server=shown)
     settings.say(f"every run: {file}")
     failed = [cell for cell in result.cells if cell.failures]
     if failed and not any(cell.runs for cell in result.cells):
         raise ClusterError("no run could be done", cause=failed[0].failures[0])
+
+
+def _run_every(run: Run, folder: Path, scale: float | None, how: dict[str, Any]) -> None:
+    """Run all experiments, with their runs in a folder; `how` as `run_every` takes it.
+
+    Raises:
+        ClusterError: none could be run.
+    """
+    from pgsweep.lab.every import run_every
+
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"`{folder}` is not a folder", hint="name another: --samples FOLDER")
+    run.settings.kept.append(folder)
+    with ConsoleProgress(run.settings) as progress:
+        found = run_every(folder, scale=scale, progress=progress, **how)
+    run.show(found, server="a private server")
+    run.settings.say(f"every run: {folder}")
+    if not found.results:
+        raise ClusterError("no experiment could be run", cause=found.skipped[0].why)
 
 
 def _server_of(dsn: str | None, restart_command: str | None, *, needless: bool) -> Disposable | None:

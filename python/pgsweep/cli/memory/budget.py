@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -38,10 +38,9 @@ def command(
     run: Run,
     /,
     *,
-    max_connections: int | None,
-    plan_nodes: int,
     work_mem: int | None,
     ram_bytes: int | None,
+    **wanted: Any,
 ) -> None:
     r"""Show whether the memory suffices, now and at max_connections, and what is left for cached files.
 
@@ -77,22 +76,10 @@ def command(
             if ram_bytes is None:
                 raise
         with connect(conninfo) as connection:
-            return budget_by_settings(
-                connection,
-                ram_bytes,
-                max_connections=max_connections,
-                plan_nodes=plan_nodes,
-                work_mem_bytes=work_mem,
-            )
+            return budget_by_settings(connection, ram_bytes, work_mem_bytes=work_mem, **wanted)
 
     def measured(conninfo: str) -> BudgetResult:
         with opened(conninfo) as server:
-            return budget(
-                server,
-                max_connections=max_connections,
-                plan_nodes=plan_nodes,
-                work_mem_bytes=work_mem,
-                ram_bytes=ram_bytes,
-            )
+            return budget(server, work_mem_bytes=work_mem, ram_bytes=ram_bytes, **wanted)
 
     run.show(run.target.use(budget_of))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -60,15 +60,9 @@ def command(
     /,
     *,
     relations: tuple[str, ...],
-    indexes: bool,
-    toast: bool,
-    budget_bytes: int | None,
-    rate_bytes: int,
-    interval_seconds: float | None,
     seconds: float | None,
-    report_seconds: float,
-    source: Literal["auto", "peek", "sql"],
     dry_run: bool,
+    **wanted: Any,
 ) -> None:
     r"""Keep chosen relations in shared_buffers while others flood it, until Ctrl-C.
 
@@ -99,16 +93,7 @@ def command(
         )
     from pgsweep.warm.keep.keep import Keeper, KeepOptions
 
-    options = KeepOptions(
-        names=list(relations),
-        indexes=indexes,
-        toast=toast,
-        budget_bytes=budget_bytes,
-        rate_bytes=rate_bytes,
-        interval_seconds=interval_seconds,
-        source=source,
-        report_seconds=report_seconds,
-    )
+    options = KeepOptions(names=list(relations), **wanted)
     if dry_run:
         plan = target.use(lambda conninfo: Keeper(conninfo, options, note=settings.say).plan())
         _show_plan(run, plan)
