@@ -16,7 +16,7 @@ from pgsweep.ui.chart import chart
 from pgsweep.ui.results import read_result, to_text
 from pgsweep.ui.scales import RatioAxis, SizeAxis, interpolate
 from pgsweep.ui.series import Series, predict_series
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import Column, Field, fitted_table, table
 from pgsweep.ui.terminal import Terminal
 from tests.fix_advice import advice_result
 from tests.fix_results import MB, demo_result, predict_result, record_result
@@ -103,6 +103,16 @@ def test_interpolate() -> None:
 def test_table_aligns_and_marks() -> None:
     text = table([Column("size"), Column("ratio\n%"), Column("", left=True)], [["8 MB", "1.5", ""]], PLAIN)
     assert text.split("\n") == ["      ratio", "size      %", "8 MB    1.5"]
+
+
+def test_sizes_beyond_all_that_is_used_are_one_row() -> None:
+    sizes = ["1 MB", "2 MB", "4 MB", "8 MB"]
+    fields = [Field("size", 0, sizes), Field("misses", 0, ["5", "0", "0", "0"])]
+    assert fitted_table(fields, Terminal(), by_size=True).splitlines()[-1].split() == "2 MB to 8 MB 0".split()
+    lines = fitted_table(fields, Terminal(), marked=2, by_size=True).splitlines()
+    assert len(lines) == 5, "today's stays a row of its own"
+    unknown = [Field("size", 0, sizes), Field("misses", 0, ["5", *["not known"] * 3])]
+    assert len(fitted_table(unknown, Terminal(), by_size=True).splitlines()) == 5
 
 
 def test_chart_marks_every_point_and_today() -> None:

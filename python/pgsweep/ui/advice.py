@@ -122,7 +122,8 @@ def _reads(result: AdviceResult, terminal: Terminal) -> str:
     marks = [f"{terminal.pick('◀', '<')} {word}" if word else "" for word in words]
     fields.append(Field("", 0, marks, left=True))
     best = advised or today
-    return fitted_table(fields, terminal, marked=sizes.index(best) if best in sizes else None)
+    marked = sizes.index(best) if best in sizes else None
+    return fitted_table(fields, terminal, marked=marked, by_size=True)
 
 
 def _throughput(point: ReadsPoint) -> tuple[str, str]:

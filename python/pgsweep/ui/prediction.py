@@ -22,7 +22,7 @@ from pgsweep.ui.relation_reads import relations_section
 from pgsweep.ui.section import VERDICTS, Cell, Fact, Group, Measured, Page, Predicted, Section
 from pgsweep.ui.series import SOURCES, predict_series
 from pgsweep.ui.svg import curve_svg
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import Column, one_beyond, table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import Rows, View
 from pgsweep.ui.what_if import what_if_columns, what_if_section, what_if_text, what_if_values
@@ -77,7 +77,7 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
             cells.append("")
         rows.append(cells)
 
-    rows = _one_beyond(rows, marked)
+    rows = one_beyond(rows, marked)
     parts = ["\n".join(head)]
     if rows:
         parts.append(table(columns, rows, terminal, marked=marked))
@@ -96,16 +96,6 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
     if result.changed is not None:
         parts.append(verdict_text(result.changed.verdict, terminal, before="With the what-ifs: "))
     return "\n\n".join(parts) + "\n"
-
-
-def _one_beyond(rows: list[list[str]], marked: int | None) -> list[list[str]]:
-    """Return the rows with one for all sizes at the end that say the same, as they hold all that is used."""
-    first = len(rows) - 1
-    while first > 0 and first - 1 != marked and rows[first - 1][1:] == rows[-1][1:] and rows[-1][2]:
-        first -= 1
-    if first >= len(rows) - 1 or first == marked:
-        return rows
-    return [*rows[:first], [f"{rows[first][0]} to {rows[-1][0]}", *rows[-1][1:]]]
 
 
 def _sizes(result: PredictResult) -> list[tuple[int, CurvePoint | None]]:

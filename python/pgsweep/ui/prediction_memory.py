@@ -115,7 +115,8 @@ def _fitted(points: list[DiskPoint], fields: list[Field], today: int | None, ter
     marks = [mark if size == today else "" for size in sizes]
     shown = [Field("shared_buffers", 0, [format_bytes(size) for size in sizes]), *fields]
     shown.append(Field("", 1, marks, left=True))
-    return fitted_table(shown, terminal, marked=sizes.index(today) if today in sizes else None)
+    marked = sizes.index(today) if today in sizes else None
+    return fitted_table(shown, terminal, marked=marked, by_size=True)
 
 
 def _budget_fields(points: list[DiskPoint]) -> list[Field]:

@@ -67,18 +67,39 @@ def table(
     return "\n".join(out)
 
 
-def fitted_table(fields: Sequence[Field], terminal: Terminal, *, marked: int | None = None) -> str:
+def one_beyond(rows: list[list[str]], marked: int | None) -> list[list[str]]:
+    """Return the rows with one for all sizes at the end that say the same, as they hold all that is used.
+
+    Args:
+        rows: a size, and what is said of it; where there is no number nothing is known of any.
+        marked: the row that stays one of its own.
+    """
+    first = len(rows) - 1
+    known = any(letter.isdigit() for cell in rows[-1][1:] for letter in cell) if rows else False
+    while first > 0 and first - 1 != marked and rows[first - 1][1:] == rows[-1][1:] and known:
+        first -= 1
+    if first >= len(rows) - 1 or first == marked:
+        return rows
+    return [*rows[:first], [f"{rows[first][0]} to {rows[-1][0]}", *rows[-1][1:]]]
+
+
+def fitted_table(
+    fields: Sequence[Field], terminal: Terminal, *, marked: int | None = None, by_size: bool = False
+) -> str:
     """Return the table; on a terminal that is too narrow without the columns that matter least.
 
     Args:
         fields: the columns with their cells, in order; the three that matter most always stay.
         terminal: what can be shown; only an interactive one limits the width.
         marked: as for `table`.
+        by_size: the rows are those of sizes, ascending; those at the end that say the same are one.
     """
     kept = list(fields)
     while terminal.interactive and len(kept) > 3 and table_width(kept) > terminal.width:
         kept.remove(max(kept, key=lambda field: field.rank))
-    rows = list(zip(*(field.cells for field in kept), strict=True))
+    rows = [list(cells) for cells in zip(*(field.cells for field in kept), strict=True)]
+    if by_size:
+        rows = one_beyond(rows, marked)
     return table([field.column for field in kept], rows, terminal, marked=marked)
 
 
