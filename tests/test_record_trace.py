@@ -89,9 +89,56 @@ def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
     expected, measured = result.expected_overhead_ratio, result.measured_overhead_ratio
     assert expected is not None
     assert measured is not None
-    assert expected / 4 < measured < 4 * expected
+    # The load is paced by a thread of this process, which a busy machine lets wait.
+    assert expected / 3 < measured < 3 * expected
     assert np.all(np.diff(accesses["time_ns"].astype(np.int64)) > -1_000_000)
     assert {"t", "t_i_idx"} <= set(evidence.table("relations")["name"].tolist())
+
+
+class CountingTracer:
+    """A tracer that counts the batches that it hands over, and their accesses."""
+
+    batches = accesses = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._inner = Tracer(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def poll(self, timeout_seconds: float) -> Any:
+        batch = self._inner.poll(timeout_seconds)
+        if batch is not None:
+            CountingTracer.batches += 1
+            CountingTracer.accesses += len(batch["accesses"]["kind"])
+        return batch
+
+
+@pytest.mark.one_server
+def test_accesses_are_handed_over_some_times_a_second(
+    server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred batches a second, each a wakeup and a write, doubled what a trace of a quiet server takes."""
+    monkeypatch.setattr("pgsweep.evidence.trace.Tracer", CountingTracer)
+    stop = threading.Event()
+    with database(server, "counted") as connection:
+        fill(connection, 20_000)
+
+        def work() -> None:
+            while not stop.wait(0.005):
+                connection.execute("SELECT count(filler) FROM t")
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            record_trace(server.conninfo("counted"), tmp_path / "x.evidence", seconds=3)
+        finally:
+            stop.set()
+            worker.join()
+    probed = Evidence.open(tmp_path / "x.evidence").meta.overhead["probed_seconds"]
+    assert CountingTracer.accesses > 10_000
+    # Five a second, one for each 2^18 accesses that wait, and the last ones.
+    assert CountingTracer.batches <= 5 * probed + CountingTracer.accesses / (1 << 18) + 3
 
 
 class FailingTracer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from pgsweep.ui.chart import chart
 from pgsweep.ui.results import read_result, to_text
 from pgsweep.ui.scales import RatioAxis, SizeAxis, interpolate
 from pgsweep.ui.series import Series, predict_series
-from pgsweep.ui.table import Field, table
+from pgsweep.ui.table import Column, Field, Table, table
 from pgsweep.ui.terminal import Terminal
 from tests.fix_advice import advice_result
 from tests.fix_results import MB, demo_result, predict_result, record_result
@@ -104,6 +105,20 @@ def test_table_aligns_and_marks() -> None:
     fields = [Field("size", ["8 MB"]), Field("ratio\n%", ["1.5"]), Field("", [""], left=True)]
     text = table(fields, PLAIN)
     assert text.split("\n") == ["      ratio", "size      %", "8 MB    1.5"]
+
+
+def test_sizes_beyond_all_that_is_used_are_one_row() -> None:
+    def lines(misses: Sequence[str], marked: int | None = None) -> list[str]:
+        columns: list[Column[tuple[str, str]]] = [
+            Column("size", lambda row: row[0]),
+            Column("misses", lambda row: row[1]),
+        ]
+        rows = list(zip(["1 MB", "2 MB", "4 MB", "8 MB"], misses, strict=True))
+        return Table(columns, rows, marked, by_size=True).text(PLAIN).splitlines()
+
+    assert lines(["5", "0", "0", "0"])[-1].split() == ["2", "MB", "to", "8", "MB", "0"]
+    assert len(lines(["5", "0", "0", "0"], marked=2)) == 5, "today's stays a row of its own"
+    assert len(lines(["5", *["not known"] * 3])) == 5
 
 
 def test_chart_marks_every_point_and_today() -> None:

@@ -7,7 +7,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::ability::machine_can_be_traced;
 use crate::bpf::{self, Attachment};
@@ -22,6 +22,10 @@ use crate::server::Server;
 
 /// How often the ring buffer is read: the kernel wakes nobody, which would cost it more than the event itself.
 const POLL: Duration = Duration::from_millis(10);
+/// How often rows are handed over: each batch has a cost of its own where it is stored.
+const HAND_OVER: Duration = Duration::from_millis(200);
+/// Rows that are handed over at once.
+const MANY_ROWS: u64 = 1 << 18;
 /// Rows that may wait to be written; beyond, the ring buffer fills and the kernel counts what it loses.
 const MOST_WAITING_ROWS: u64 = 16 << 20;
 /// Events taken before the waiting rows are checked again.
@@ -248,6 +252,7 @@ fn message(panicked: &(dyn Any + Send)) -> String {
 }
 
 fn decode_all(source: &mut impl Source, decoder: &mut Decoder, shared: &Shared) {
+    let mut handed_over = Instant::now();
     loop {
         let stopping = shared.stop.load(Ordering::Acquire);
         let room = stopping || shared.queue().rows + decoder.held_rows() < MOST_WAITING_ROWS;
@@ -257,7 +262,13 @@ fn decode_all(source: &mut impl Source, decoder: &mut Decoder, shared: &Shared) 
             0
         };
         let ended = stopping && taken < DRAIN_EVENTS;
-        let batch = decoder.take(monotonic_ns(), ended);
+        let due = ended || handed_over.elapsed() >= HAND_OVER || decoder.held_rows() >= MANY_ROWS;
+        let batch = if due {
+            handed_over = Instant::now();
+            decoder.take(monotonic_ns(), ended)
+        } else {
+            Decoded::default()
+        };
         let mut queue = shared.queue();
         queue.counts = decoder.counts();
         if batch.accesses.len() + batch.scans.scan.len() + batch.drops.row.len() > 0 {

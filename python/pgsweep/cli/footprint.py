@@ -90,7 +90,7 @@ def command(
       pgsweep footprint 'SELECT * FROM orders WHERE id = $1' --param 42 shop
       pgsweep footprint "SELECT count(*) FROM t" --cold --setup tables.sql --shared-buffers 64MB
     """
-    require_no_connection(statement, what="the statement")
+    require_no_connection(asked["statement"], what="the statement")
     only_cold = {"--setup": setup, "--shared-buffers": shared_buffers, "--pg-bindir": pg_bindir}
     given = [name for name, value in only_cold.items() if value is not None]
     if given and not cold:

@@ -50,11 +50,15 @@ COUNTER_SECONDS: Final = 10.0
 COPY_SECONDS: Final = 0.5
 """How often copies from the page cache are timed: 400 of them, less than a millisecond."""
 
-_OWN_EVENT_SECONDS: Final = 0.9e-6
-_OWN_SHARE: Final = 0.016
-_OWN_SECONDS: Final = 0.2
-"""What this process takes of a processor: for each event, in each second, and in all. From four recordings of
-10 and 30 s with 1,600 and 17,000 events a second: 0.39, 0.74, 0.39 and 1.01 s."""
+_OWN_EVENT_SECONDS: Final = 0.2e-6
+_OWN_SHARE: Final = 0.025
+_OWN_SECONDS: Final = 0.1
+"""What this process takes of a processor: for each event, in each second, and in all. From 14 recordings of 6
+to 20 s with 1,100 to 236,000 events a second; in ten others what was expected was 0.6 to 1.6 times what was
+measured (docs/concepts/tracing.md)."""
+
+_LOOKS_AT_ENDS: Final = 1.0
+"""Reading the pool and the files at both ends takes about as long as the look at pool and catalog before."""
 
 _USUAL_SECONDS: Final = 40.0
 
@@ -93,6 +97,7 @@ class TraceRecording:
         progress: Progress,
         stop: threading.Event,
     ) -> None:
+        begun = time.process_time()
         self._connection = connection
         self._server = server
         self._watch = SessionWatch(connection, server.database_oid)
@@ -114,6 +119,7 @@ class TraceRecording:
         self._memory: PoolReader | None = None
         # Before the probes and the first counters: statements of ours would be in one of them only.
         self._unlike = self._compared()
+        self._look_seconds = time.process_time() - begun
 
     @property
     def pool_is_as_expected(self) -> bool:
@@ -152,7 +158,9 @@ class TraceRecording:
             seconds: that will be recorded; None where that is not known.
         """
         self._progress.stage("measuring the load", 1.0)
+        worked = time.process_time()
         self._reader.settle()
+        counting_seconds = time.process_time() - worked
         begin, counts = time.monotonic(), self._total_accesses()
         self._stop.wait(LOAD_SECONDS)
         elapsed = time.monotonic() - begin
@@ -161,7 +169,9 @@ class TraceRecording:
         )
         events = (accesses + misses) / elapsed
         processors = os.cpu_count() or 1
-        own = events * _OWN_EVENT_SECONDS + _OWN_SHARE + _OWN_SECONDS / (seconds or _USUAL_SECONDS)
+        ends_seconds = _OWN_SECONDS + _LOOKS_AT_ENDS * self._look_seconds
+        own = events * _OWN_EVENT_SECONDS + _OWN_SHARE + counting_seconds / COUNTER_SECONDS
+        own += ends_seconds / (seconds or _USUAL_SECONDS)
         share = (events * cost_seconds + own) / processors
         self._progress.note(
             f"expected cost: about {format_count(round(events))} accesses and misses a second, at "

@@ -122,7 +122,7 @@ def _reads(result: AdviceResult) -> Table[ReadsPoint]:
     words = [", ".join(word for at, word in names if at == size) for size in sizes]
     best = advised or today
     marked = sizes.index(best) if best in sizes else None
-    return Table(columns, points, marked, [f"{HERE}{word}" if word else "" for word in words])
+    return Table(columns, points, marked, [f"{HERE}{word}" if word else "" for word in words], by_size=True)
 
 
 def _throughput(point: ReadsPoint) -> tuple[str, str]:

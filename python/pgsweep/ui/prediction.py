@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import replace
 from typing import NamedTuple
 
 from pgsweep.plain import shown
@@ -60,7 +59,7 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
     table = _table(result)
     parts = ["\n".join(head)]
     if table.rows:
-        parts.append(_one_beyond(table).text(terminal))
+        parts.append(table.text(terminal))
     if result.scans:
         wide = min(terminal.width, 100)
         parts.append("\n".join(textwrap.fill(text, wide, subsequent_indent="  ") for text in _scans(result)))
@@ -90,11 +89,12 @@ def _table(result: PredictResult) -> Table[_Row]:
         columns.append(Column("misses/s\nat this load", lambda row: row.rate(per_second), group=PREDICTED))
     here = [size == result.observed.shared_buffers_bytes > 0 for size, _ in _sizes(result)]
     remarks = [f"{HERE}today" if one else "" for one in here]
-    return Table(columns, rows, here.index(True) if True in here else None, remarks)
+    marked = here.index(True) if True in here else None
+    return Table(columns, rows, marked, remarks, by_size=True)
 
 
 class _Row(NamedTuple):
-    """One size, or several that say the same."""
+    """One size."""
 
     size: str
     point: CurvePoint | None
@@ -108,19 +108,6 @@ class _Row(NamedTuple):
 
     def rate(self, per_second: float) -> str:
         return "" if self.point is None else count(self.point.miss_ratio * per_second)
-
-
-def _one_beyond(table: Table[_Row]) -> Table[_Row]:
-    """Return the rows with one for all sizes at the end that say the same, as they hold all that is used."""
-    rows, last = table.rows, table.rows[-1]
-    said = [[column.cell(row) for column in table.columns[1:]] for row in rows]
-    first = len(rows) - 1
-    while first > 0 and first - 1 != table.marked and said[first - 1] == said[-1] and last.point is not None:
-        first -= 1
-    if first >= len(rows) - 1 or first == table.marked:
-        return table
-    together = [*rows[:first], _Row(f"{rows[first].size} to {last.size}", last.point)]
-    return replace(table, rows=together, remarks=table.remarks[: first + 1])
 
 
 def _sizes(result: PredictResult) -> list[tuple[int, CurvePoint | None]]:

@@ -108,7 +108,8 @@ def _table(memory: MemoryPrediction, today: int | None, columns: list[Column[Dis
     here = [point.shared_buffers_bytes == today for point in memory.points]
     size: Column[DiskPoint] = Column("shared_buffers", lambda point: format_bytes(point.shared_buffers_bytes))
     marked = here.index(True) if True in here else None
-    return Table([size, *columns], memory.points, marked, [f"{HERE}today" if one else "" for one in here])
+    remarks = [f"{HERE}today" if one else "" for one in here]
+    return Table([size, *columns], memory.points, marked, remarks, by_size=True)
 
 
 def _columns(memory: MemoryPrediction) -> tuple[list[Column[DiskPoint]], ...]:

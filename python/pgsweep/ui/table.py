@@ -96,12 +96,15 @@ class Table(Generic[T]):
         rows: what the columns take their cells from.
         marked: the index of a row to set off (today's size); its remark should say why, as words.
         remarks: one a row: the last column on a terminal, below the row's name on a page.
+        by_size: the rows are those of sizes, ascending; on a terminal those at the end that say the same are
+            one.
     """
 
     columns: Sequence[Column[T]]
     rows: Sequence[T]
     marked: int | None = None
     remarks: Sequence[str] = ()
+    by_size: bool = False
 
     def fields(self) -> list[Field]:
         """Return the columns of a terminal with their cells."""
@@ -136,7 +139,8 @@ class Table(Generic[T]):
         if any(self.remarks):
             marks = [remark.replace(HERE, terminal.pick(HERE, "< ")) for remark in self.remarks]
             fields.append(Field("", marks, left=True, rank=min(1, max(field.rank for field in fields))))
-        return table(fitted(fields, terminal), terminal, marked=marked)
+        kept = fitted(fields, terminal)
+        return table(_one_beyond(kept, marked) if self.by_size else kept, terminal, marked=marked)
 
     @property
     def shown(self) -> list[Column[T]]:
@@ -221,6 +225,26 @@ def fitted(fields: Sequence[Field], terminal: Terminal) -> list[Field]:
             break
         kept.remove(least)
     return kept
+
+
+def _one_beyond(fields: list[Field], marked: int | None) -> list[Field]:
+    """Return the columns with one row for all at the end that say the same, as they hold all that is used.
+
+    Where no cell of these has a number nothing is known of any, and today's stays a row of its own.
+    """
+    rows = [tuple(cells) for cells in zip(*(field.cells for field in fields[1:]), strict=True)]
+    first = len(rows) - 1
+    known = any(letter.isdigit() for cell in rows[-1] for letter in cell) if rows else False
+    while first > 0 and first - 1 != marked and rows[first - 1] == rows[-1] and known:
+        first -= 1
+    if first >= len(rows) - 1 or first == marked:
+        return fields
+    sizes = fields[0].cells
+    together = [f"{sizes[first]} to {sizes[-1]}", *rows[-1]]
+    return [
+        replace(field, cells=[*field.cells[:first], cell])
+        for field, cell in zip(fields, together, strict=True)
+    ]
 
 
 def table_width(fields: Sequence[Field]) -> int:
