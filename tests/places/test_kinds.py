@@ -12,10 +12,11 @@ import msgspec
 import psycopg
 import pytest
 
-from pgsweep.advice.owner import adapted
+from pgsweep.advice.owner import adapted, lacks_page_cache
 from pgsweep.doctor import examine
 from pgsweep.host.perils import perils_of
 from pgsweep.host.place import look
+from pgsweep.memory.processes import _host as host_of
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.place import Kind, Place
 from pgsweep.ui.doctor import doctor_text
@@ -261,3 +262,41 @@ def test_what_the_kernel_no_longer_promises_limits_the_pool(tmp_path: Path) -> N
         place = look(7, tmp_path)
         assert place.shared_memory_limit_bytes == (limit_mb << 20 or None)
         assert pool_at(place) == ("leave" if limit_mb else "set")
+
+
+def test_zfs_has_a_cache_of_its_own(tmp_path: Path) -> None:
+    """No size is advised of one that is not modelled, and what it gives back is not taken for used."""
+    proc = tmp_path / "proc"
+    (proc / "7").mkdir(parents=True)
+    (proc / "7/cwd").symlink_to("/var/lib/postgresql/18/main")
+    lines = [
+        "20 1 0:20 / / rw - ext4 /dev/sda1 rw",
+        "21 20 0:21 / /var/lib/postgresql rw - ext4 /dev/sdb1 rw",
+        "22 20 0:22 / /var/lib/postgresql rw - zfs tank/pg rw",
+        "23 20 0:23 / /var/lib/postgresql/1 rw - xfs /dev/sdc1 rw",
+    ]
+    (proc / "7/mountinfo").write_text("\n".join(lines) + "\n")
+    place = look(7, proc)
+    assert place.file_system == "zfs"
+    assert [one.name for one in perils_of(place, {}, huge_pages=True)] == ["file system"]
+    assert lacks_page_cache(place) is not None
+    (proc / "7/mountinfo").write_text("\n".join(lines[:2]) + "\n")
+    assert look(7, proc).file_system == "ext4" and lacks_page_cache(look(7, proc)) is None
+    (proc / "meminfo").write_text("MemTotal: 8192000 kB\nMemAvailable: 2048000 kB\n")
+    assert host_of(place, proc).available_bytes == 2048000 << 10
+    (proc / "spl/kstat/zfs").mkdir(parents=True)
+    stats = (
+        f"13 1 0x01 147 39984 5 6\nname type data\nsize 4 {3 << 30}\nc_min 4 {1 << 30}\nc_max 4 {4 << 30}\n"
+    )
+    (proc / "spl/kstat/zfs/arcstats").write_text(stats)
+    assert host_of(place, proc).available_bytes == (2048000 << 10) + (2 << 30)
+
+
+@needs_root
+def test_the_file_system_of_a_server_here() -> None:
+    with Cluster.create(settings=SETTINGS) as cluster:
+        words = ["stat", "-f", "-c", "%T", str(cluster.data_directory)]
+        kind = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        found = look(cluster.postmaster_pid).file_system
+        # stat(1) cannot tell ext2 from ext4, and has its own name for overlayfs.
+        assert found is not None and kind.replace("fs", "")[:3] == found.replace("fs", "")[:3]

@@ -16,7 +16,7 @@ from pgsweep.host.group_tree import PROC, paths_of
 from pgsweep.host.hugepages import shared_memory
 from pgsweep.host.limits import are_killed_together, counts_huge_pages, memory_limits, processes_allowed
 from pgsweep.host.pages import PAGE_BYTES
-from pgsweep.host.postmaster import pid_namespaces
+from pgsweep.host.postmaster import data_directory_of, pid_namespaces
 from pgsweep.host.procfile import lines_of, parse_meminfo, read_kernel_text
 from pgsweep.records.place import Kind, Limited, Place, PlaceMemory
 
@@ -62,6 +62,7 @@ def look(pid: int | None, proc: Path = PROC) -> Place:
         because=because,
         memory=look_at_memory(pid, proc),
         unit=unit,
+        file_system=file_system_of(pid, proc),
         dev_shm_bytes=dev_shm_bytes,
         dev_shm_free_bytes=dev_shm_free_bytes,
         locked_memory_bytes=_soft_limit(pid, "Max locked memory", proc),
@@ -175,6 +176,26 @@ def _environment(pid: int, proc: Path) -> list[str]:
     with suppress(OSError), (proc / str(pid) / "environ").open("rb") as file:
         return file.read(_READ_BYTES).decode(errors="replace").split("\0")
     return []
+
+
+def file_system_of(pid: int, proc: Path = PROC) -> str | None:
+    """Return the type of the file system on which a server's data directory lies; None where it is not seen.
+
+    Args:
+        pid: the postmaster, which works in its data directory.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    folder = data_directory_of(pid, proc)
+    if folder is None:
+        return None
+    above = {folder, "/", *map(str, Path(folder).parents)}
+    found = [
+        (len(point), order, kind)
+        for order, (_, point, _, kind) in enumerate(_mounts(pid, proc))
+        if point in above
+    ]
+    # Of those mounted at one point the last one is seen.
+    return max(found)[2] if found else None
 
 
 def _dev_shm(pid: int, proc: Path) -> tuple[int | None, int | None]:

@@ -59,6 +59,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         because: what shows that.
         memory: what it may use.
         unit: its systemd unit; null where it has none.
+        file_system: the type of that on which its data directory lies; null where that is not seen.
         dev_shm_bytes: size of its /dev/shm; null where that is not seen.
         dev_shm_free_bytes: what of it is free now.
         locked_memory_bytes: how much memory its processes may lock (RLIMIT_MEMLOCK); null where there is no
@@ -85,6 +86,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     because: str = ""
     memory: PlaceMemory = PlaceMemory()
     unit: str | None = None
+    file_system: str | None = None
     dev_shm_bytes: int | None = None
     dev_shm_free_bytes: int | None = None
     locked_memory_bytes: int | None = None
