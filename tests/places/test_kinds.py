@@ -300,3 +300,15 @@ def test_the_file_system_of_a_server_here() -> None:
         found = look(cluster.postmaster_pid).file_system
         # stat(1) cannot tell ext2 from ext4, and has its own name for overlayfs.
         assert found is not None and kind.replace("fs", "")[:3] == found.replace("fs", "")[:3]
+
+
+@needs_root
+@pytest.mark.parametrize("name", ["kubepods-besteffort-pod77.slice", "docker-fedcba9876543210.scope"])
+def test_a_host_that_runs_containers_is_not_for_postgresql_alone(name: str) -> None:
+    """As a node: what is asked there, without a server, is not to end the kubelet or its pods."""
+    with group_in(memory_top()) as above, group_in(above, name=name) as group:
+        with subprocess.Popen(["sleep", "60"]) as container:
+            (group / "cgroup.procs").write_text(str(container.pid))
+            found = json.loads(run("memory", "kernel", "-h", "/nowhere", "--json").stdout)
+            container.kill()
+        assert not [one for one in found["settings"] if "overcommit" in one["name"]]

@@ -147,6 +147,21 @@ def _kind(pid: int, mounts: list[tuple[str, str, set[str], str]], proc: Path) ->
     return "host", "nothing shows a container"
 
 
+def runs_containers(proc: Path = PROC) -> bool:
+    """Return whether any process that is seen here runs in a container, a pod or LXC.
+
+    Args:
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                text = (folder / "cgroup").read_text()
+                if "kubepods" in text or _RUNTIMES.search(text) or _LXC.search(text):
+                    return True
+    return False
+
+
 def _is_in_first_namespace(pid: int, proc: Path) -> bool:
     """Return whether a process sees all processes: a machine made of an image of Docker has its mark."""
     with suppress(OSError):
