@@ -14,7 +14,13 @@ from pathlib import Path
 
 from pgsweep.host.group_tree import PROC, paths_of
 from pgsweep.host.hugepages import shared_memory
-from pgsweep.host.limits import are_killed_together, counts_huge_pages, memory_limits, processes_allowed
+from pgsweep.host.limits import (
+    are_killed_together,
+    counts_huge_pages,
+    memory_limits,
+    processes_allowed,
+    swap_allowed,
+)
 from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.postmaster import data_directory_of, pid_namespaces
 from pgsweep.host.procfile import lines_of, parse_meminfo, read_kernel_text
@@ -88,8 +94,10 @@ def look_at_memory(pid: int, proc: Path = PROC) -> PlaceMemory:
         proc: the proc file system to read (a captured tree in tests).
     """
     total: int | None = None
+    swap_bytes = 0
     with suppress(OSError, ValueError):
-        total = parse_meminfo((proc / "meminfo").read_text()).total or None
+        memory = parse_meminfo((proc / "meminfo").read_text())
+        total, swap_bytes = memory.total or None, swap_allowed(pid, memory.swap_free, proc)
     from_lxcfs = any(point == "/proc/meminfo" for _, point, _, _ in _mounts(None, proc))
     limits = memory_limits(pid, proc)
     hard, high = (
@@ -111,6 +119,7 @@ def look_at_memory(pid: int, proc: Path = PROC) -> PlaceMemory:
         high_bytes=None if high is None else high.limit_bytes,
         high_available_bytes=None if high is None else high.available_bytes,
         counts_huge_pages=counts_huge_pages(proc),
+        swap_bytes=swap_bytes,
         killed_together=are_killed_together(pid, proc),
     )
 

@@ -26,6 +26,7 @@ class PlaceMemory(msgspec.Struct, frozen=True, kw_only=True):
         high_bytes: a memory.high that leaves less than that: above it processes are slowed down.
         high_available_bytes: what that leaves.
         counts_huge_pages: huge pages take part of the limit.
+        swap_bytes: how much its cgroups let it swap before processes are killed.
         killed_together: where memory ends the kernel kills all processes of a cgroup of the server's, not one
             (memory.oom.group).
     """
@@ -41,6 +42,7 @@ class PlaceMemory(msgspec.Struct, frozen=True, kw_only=True):
     high_bytes: int | None = None
     high_available_bytes: int | None = None
     counts_huge_pages: bool = False
+    swap_bytes: int = 0
     killed_together: bool = False
 
     @property
