@@ -172,6 +172,21 @@ def test_a_pod_that_was_resized_since_is_advised_for_what_it_has(tmp_path: Path)
         assert fit[0] * 3 < fit[1] < fit[0] * 6
 
 
+def test_files_on_tmpfs_are_not_taken_back(tmp_path: Path) -> None:
+    """WAL, a tablespace or temporary files in an emptyDir of medium Memory count to the pod until removed."""
+    with a_pod(400 * MB, None) as (server, _, cluster), ExitStack() as closing:
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(tmp_path)], check=True)
+        closing.callback(subprocess.run, ["umount", str(tmp_path)], check=True)
+        write = f"echo $$ >{server}/cgroup.procs; head -c 150M /dev/zero >{tmp_path}/wal; cat {tmp_path}/wal"
+        subprocess.run(["sh", "-c", write], stdout=subprocess.DEVNULL, check=True)
+        memory = look(cluster.postmaster_pid).memory
+        assert memory.available_bytes is not None and memory.available_bytes < 245 * MB
+        assert abs(taken(server) + 8 * MB - memory.available_bytes) < 12 * MB
+        result = json.loads(run("memory", "budget", cluster.conninfo(), "--json").stdout)
+        [rest] = [part["now_bytes"] for part in result["parts"] if part["name"] == "everything else"]
+        assert 145 * MB < rest < 180 * MB
+
+
 def test_a_limit_above_the_mounted_groups_is_not_known(tmp_path: Path) -> None:
     """As inside of a container: its own group has no limit, and the one above it cannot be seen."""
     with a_pod(None, 200 * MB) as (server, _, cluster):
