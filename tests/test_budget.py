@@ -126,6 +126,17 @@ def test_above_memory_high_processes_are_slowed_down_and_not_killed() -> None:
         assert ("slowed down" in result.reasons[-1]) == slow
 
 
+@pytest.mark.parametrize("swap", [0, GB])
+def test_what_a_cgroup_swaps_first_is_said(swap: int) -> None:
+    host = msgspec.structs.replace(seen().host, limit_bytes=2 * GB, limit_taken_bytes=GB, swap_bytes=8 * GB)
+    memory = PlaceMemory(host_bytes=16 * GB, limited="yes", limit_bytes=2 * GB, swap_bytes=swap)
+    limited = msgspec.structs.replace(seen(), host=host, place=Place(kind="pod", memory=memory))
+    found = budget_of(limited, connections=10_000)
+    assert found.verdict == "will be killed"
+    assert ["1 GB of swap" in reason for reason in found.reasons].count(True) == (1 if swap else 0)
+    assert not any("8 GB of swap" in reason for reason in found.reasons)
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_where_all_are_killed_together_that_is_said(together: bool) -> None:
     memory = PlaceMemory(host_bytes=16 * GB, limited="yes", killed_together=together)

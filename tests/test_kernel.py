@@ -164,6 +164,10 @@ def test_no_limit_is_advised_below_what_is_committed() -> None:
 def test_in_a_container_overcommit_is_not_spoken_of(kind: Kind) -> None:
     facts = dataclasses.replace(changed(vm__overcommit_memory=0), place=Place(kind=kind))
     assert not any("overcommit" in one.name for one in advise(facts))
+    beside = dataclasses.replace(changed(vm__overcommit_memory=1), place=Place(kind="systemd"))
+    for others in (False, True):
+        found = advise(dataclasses.replace(beside, runs_containers=others))
+        assert any("overcommit" in one.name for one in found) != others
     scored = dataclasses.replace(facts, postmaster_oom_score_adj=0)
     assert "systemd" not in (not_good(scored)["oom_score_adj of the postmaster"].recommendation or "")
 

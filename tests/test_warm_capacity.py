@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 
 from pgsweep.host import cgroup
-from pgsweep.host.limits import MemoryRoom, are_killed_together, memory_limits, page_cache_room
+from pgsweep.host.limits import MemoryRoom, are_killed_together, memory_limits, page_cache_room, swap_allowed
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmBudget, WarmResult
@@ -73,6 +73,26 @@ def test_names_of_files_are_dropped_and_processes_killed_together_version_2(tmp_
     assert not are_killed_together(7, proc)
     (tmp_path / "mount/pod/memory.oom.group").write_text("1\n")
     assert are_killed_together(7, proc)
+
+
+def test_what_a_group_swaps_before_it_is_killed(tmp_path: Path) -> None:
+    """MemorySwapMax of a unit, --memory-swap of a container; the least of all groups above counts."""
+    proc = captured(tmp_path / "2", "cgroup2", "rw", "0::/pg.slice/one.service\n")
+    above, own = tmp_path / "2/mount/pg.slice", tmp_path / "2/mount/pg.slice/one.service"
+    group(above, memory_dot_swap_dot_max=f"{500 * MB}\n", memory_dot_swap_dot_current=f"{450 * MB}\n")
+    group(own, memory_dot_swap_dot_max="max\n", memory_dot_swap_dot_current=f"{10 * MB}\n")
+    assert (swap_allowed(7, 900 * MB, proc), swap_allowed(7, 20 * MB, proc)) == (50 * MB, 20 * MB)
+    (own / "memory.swap.max").write_text("0\n")
+    assert swap_allowed(7, 900 * MB, proc) == 0
+    proc = captured(tmp_path / "1", "cgroup", "rw,memory", "4:memory:/pg\n")
+    own = tmp_path / "1/mount/pg"
+    group(own, memory_dot_limit_in_bytes=f"{200 * MB}", memory_dot_usage_in_bytes=f"{150 * MB}")
+    assert swap_allowed(7, 900 * MB, proc) == 900 * MB
+    (own / "memory.memsw.limit_in_bytes").write_text(f"{300 * MB}")
+    (own / "memory.memsw.usage_in_bytes").write_text(f"{180 * MB}")
+    assert swap_allowed(7, 900 * MB, proc) == 70 * MB
+    (own / "memory.swappiness").write_text("0")
+    assert swap_allowed(7, 900 * MB, proc) == 0
 
 
 def test_the_group_with_least_room_counts_version_1(tmp_path: Path) -> None:

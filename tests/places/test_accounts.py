@@ -14,6 +14,7 @@ import pytest
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.refusals import translate
 from tests.fix_doctor import tcp
+from tests.fix_place import run_inside
 from tests.fix_process import needs_root
 
 COMMANDS = (
@@ -92,3 +93,19 @@ def test_a_user_without_account_home_or_a_folder_to_write_to(
 def test_a_missing_privilege_is_not_always_pg_monitor(message: str, monitor: bool) -> None:
     error = translate(psycopg.errors.InsufficientPrivilege(message))
     assert ("pg_monitor" in (error.hint or "")) == monitor
+
+
+@needs_root
+def test_a_proc_of_processes_alone(own: Cluster) -> None:
+    """As ProcSubset=pid of a unit: what needs the host's memory says so, and the rest works."""
+    subset = "mount -t proc -o subset=pid proc /proc"
+    for words, code in (
+        (["memory", tcp(own)], 4),
+        (["memory", "budget", tcp(own), "--ram", "1GB"], 4),
+        (["doctor", tcp(own)], 0),
+        (["hugepages", tcp(own)], 0),
+        (["cache", tcp(own)], 0),
+    ):
+        done = run_inside(words, first=subset)
+        assert done.returncode == code, done.stderr
+        assert ("subset=pid" in done.stderr) == (code == 4)

@@ -86,6 +86,18 @@ def test_a_limit_of_one_page_too_few(pod: Path, kind: str, bindir: Path | None) 
             cluster.restart({"huge_pages": "off"})
 
 
+@pytest.mark.parametrize("pod_name", ["kubepods-burstable-pod9.slice", "plain"])
+def test_a_node_counts_its_pages_when_the_kubelet_starts(pod: Path, pod_name: str) -> None:
+    """And a pod has no unit in which to set pages aside."""
+    with (
+        Cluster.create(settings=SETTINGS) as cluster,
+        group_in(pod, name=pod_name) as group,
+        joined(cluster, group),
+    ):
+        steps = {step.what for step in examine(cluster.conninfo()).steps}
+    assert ("kubelet" in steps) == ("systemd" not in steps) == (pod_name != "plain")
+
+
 def test_initdb_is_killed_before_there_is_a_server(pod: Path, tmp_path: Path, bindir: Path | None) -> None:
     """The pod may have no huge pages, and its host has some: what is said helps."""
     limit_file(pod, "").write_text("0")

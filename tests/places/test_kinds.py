@@ -12,10 +12,11 @@ import msgspec
 import psycopg
 import pytest
 
-from pgsweep.advice.owner import adapted
+from pgsweep.advice.owner import adapted, lacks_page_cache
 from pgsweep.doctor import examine
 from pgsweep.host.perils import perils_of
 from pgsweep.host.place import look
+from pgsweep.memory.processes import _host as host_of
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.place import Kind, Place
 from pgsweep.ui.doctor import doctor_text
@@ -75,16 +76,19 @@ def test_the_process_tells_the_kind(first: str, kind: Kind) -> None:
 
 
 @needs_root
-def test_a_parallel_hash_join_needs_room_in_dev_shm() -> None:
-    """Docker gives 64 MB; the server itself says what happens then."""
+@pytest.mark.parametrize("kind", ["posix", "sysv", "mmap"])
+def test_a_parallel_hash_join_needs_room_in_dev_shm(kind: str) -> None:
+    """Docker gives 64 MB; the server itself says what happens then. Elsewhere it takes no room there."""
     settings = {**SETTINGS, "work_mem": "64MB", "max_parallel_workers_per_gather": "2"}
-    settings["dynamic_shared_memory_type"] = "posix"
+    settings["dynamic_shared_memory_type"] = kind
     with Cluster.create(settings=settings) as cluster:
         assert "dynamic shared memory" not in abilities(examine(cluster.conninfo()))
         with started_with(cluster, first="mount -t tmpfs -o size=8m none /dev/shm"):
-            found = abilities(examine(cluster.conninfo()))["dynamic shared memory"]
-            assert found.available is False
-            assert "/dev/shm has 8 MB" in found.why and "--shm-size" in found.why
+            found = abilities(examine(cluster.conninfo())).get("dynamic shared memory")
+            assert (found is not None) == (kind == "posix")
+            if found is not None:
+                assert found.available is False
+                assert "/dev/shm has 8 MB" in found.why and "--shm-size" in found.why
             with psycopg.connect(cluster.conninfo(), autocommit=True) as session:
                 session.execute(
                     "CREATE TABLE a AS SELECT n, repeat('x', 100) AS t FROM generate_series(1, 300000) AS n"
@@ -94,7 +98,8 @@ def test_a_parallel_hash_join_needs_room_in_dev_shm() -> None:
                 for name in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
                     session.execute(f"SET {name} = 0".encode())
                 session.execute("SET enable_mergejoin = off")
-                with pytest.raises(psycopg.errors.DiskFull, match="could not resize shared memory segment"):
+                fails = pytest.raises(psycopg.errors.DiskFull, match="could not resize shared memory segment")
+                with fails if kind == "posix" else nullcontext():
                     session.execute("SELECT count(*) FROM a JOIN b USING (n) WHERE a.t = b.t")
 
 
@@ -261,3 +266,53 @@ def test_what_the_kernel_no_longer_promises_limits_the_pool(tmp_path: Path) -> N
         place = look(7, tmp_path)
         assert place.shared_memory_limit_bytes == (limit_mb << 20 or None)
         assert pool_at(place) == ("leave" if limit_mb else "set")
+
+
+def test_zfs_has_a_cache_of_its_own(tmp_path: Path) -> None:
+    """No size is advised of one that is not modelled, and what it gives back is not taken for used."""
+    proc = tmp_path / "proc"
+    (proc / "7").mkdir(parents=True)
+    (proc / "7/cwd").symlink_to("/var/lib/postgresql/18/main")
+    lines = [
+        "20 1 0:20 / / rw - ext4 /dev/sda1 rw",
+        "21 20 0:21 / /var/lib/postgresql rw - ext4 /dev/sdb1 rw",
+        "22 20 0:22 / /var/lib/postgresql rw - zfs tank/pg rw",
+        "23 20 0:23 / /var/lib/postgresql/1 rw - xfs /dev/sdc1 rw",
+    ]
+    (proc / "7/mountinfo").write_text("\n".join(lines) + "\n")
+    place = look(7, proc)
+    assert place.file_system == "zfs"
+    assert [one.name for one in perils_of(place, {}, huge_pages=True)] == ["file system"]
+    assert lacks_page_cache(place) is not None
+    (proc / "7/mountinfo").write_text("\n".join(lines[:2]) + "\n")
+    assert look(7, proc).file_system == "ext4" and lacks_page_cache(look(7, proc)) is None
+    (proc / "meminfo").write_text("MemTotal: 8192000 kB\nMemAvailable: 2048000 kB\n")
+    assert host_of(place, proc).available_bytes == 2048000 << 10
+    (proc / "spl/kstat/zfs").mkdir(parents=True)
+    stats = (
+        f"13 1 0x01 147 39984 5 6\nname type data\nsize 4 {3 << 30}\nc_min 4 {1 << 30}\nc_max 4 {4 << 30}\n"
+    )
+    (proc / "spl/kstat/zfs/arcstats").write_text(stats)
+    assert host_of(place, proc).available_bytes == (2048000 << 10) + (2 << 30)
+
+
+@needs_root
+def test_the_file_system_of_a_server_here() -> None:
+    with Cluster.create(settings=SETTINGS) as cluster:
+        words = ["stat", "-f", "-c", "%T", str(cluster.data_directory)]
+        kind = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        found = look(cluster.postmaster_pid).file_system
+        # stat(1) cannot tell ext2 from ext4, and has its own name for overlayfs.
+        assert found is not None and kind.replace("fs", "")[:3] == found.replace("fs", "")[:3]
+
+
+@needs_root
+@pytest.mark.parametrize("name", ["kubepods-besteffort-pod77.slice", "docker-fedcba9876543210.scope"])
+def test_a_host_that_runs_containers_is_not_for_postgresql_alone(name: str) -> None:
+    """As a node: what is asked there, without a server, is not to end the kubelet or its pods."""
+    with group_in(memory_top()) as above, group_in(above, name=name) as group:
+        with subprocess.Popen(["sleep", "60"]) as container:
+            (group / "cgroup.procs").write_text(str(container.pid))
+            found = json.loads(run("memory", "kernel", "-h", "/nowhere", "--json").stdout)
+            container.kill()
+        assert not [one for one in found["settings"] if "overcommit" in one["name"]]

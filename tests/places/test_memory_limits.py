@@ -17,6 +17,7 @@ from pgsweep.doctor import examine as doctor
 from pgsweep.host.limits import cached_in
 from pgsweep.host.place import look
 from pgsweep.pg.cluster import Cluster
+from pgsweep.units import parse_bytes
 from tests.fix_apply import recorded
 from tests.fix_cli import run
 from tests.fix_doctor import abilities
@@ -161,8 +162,29 @@ def test_a_pod_that_was_resized_since_is_advised_for_what_it_has(tmp_path: Path)
             advice = json.loads(run("advise", evidence, "-d", cluster.conninfo(), "--json").stdout)
             assert advice["resources"]["memory_bytes"] == size
             assert any("300 MB of memory now" in remark for remark in advice["remarks"]) == (size == 300 * MB)
-        named = json.loads(run("advise", evidence, "-d", cluster.conninfo(), "--ram", "1GB", "--json").stdout)
-        assert named["resources"]["memory_bytes"] == 1 << 30
+        fit = []
+        for named in ("1GB", "4GB"):
+            words = ["advise", evidence, "-d", cluster.conninfo(), "--ram", named, "--json"]
+            advice = json.loads(run(*words).stdout)
+            assert advice["resources"]["memory_bytes"] == parse_bytes(named)
+            reason = next(one["reason"] for one in advice["settings"] if one["name"] == "max_connections")
+            fit.append(int(reason.partition(" connections")[0].replace(" ", "")))
+        assert fit[0] * 3 < fit[1] < fit[0] * 6
+
+
+def test_files_on_tmpfs_are_not_taken_back(tmp_path: Path) -> None:
+    """WAL, a tablespace or temporary files in an emptyDir of medium Memory count to the pod until removed."""
+    with a_pod(400 * MB, None) as (server, _, cluster), ExitStack() as closing:
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(tmp_path)], check=True)
+        closing.callback(subprocess.run, ["umount", str(tmp_path)], check=True)
+        write = f"echo $$ >{server}/cgroup.procs; head -c 150M /dev/zero >{tmp_path}/wal; cat {tmp_path}/wal"
+        subprocess.run(["sh", "-c", write], stdout=subprocess.DEVNULL, check=True)
+        memory = look(cluster.postmaster_pid).memory
+        assert memory.available_bytes is not None and memory.available_bytes < 245 * MB
+        assert abs(taken(server) + 8 * MB - memory.available_bytes) < 12 * MB
+        result = json.loads(run("memory", "budget", cluster.conninfo(), "--json").stdout)
+        [rest] = [part["now_bytes"] for part in result["parts"] if part["name"] == "everything else"]
+        assert 145 * MB < rest < 180 * MB
 
 
 def test_a_limit_above_the_mounted_groups_is_not_known(tmp_path: Path) -> None:

@@ -131,7 +131,9 @@ def advise_from(
     if least is not None:
         decision = for_least(least, today) or decision
     if conninfo is not None:
-        situation = _looked_again(situation, conninfo, decision.size_bytes, missing)
+        # Of another memory that is named, or is the least, as many sessions fit as it has room for.
+        other = memory_bytes if named or (least is not None and least.reclaim_bytes) else None
+        situation = _looked_again(situation, conninfo, decision.size_bytes, missing, other)
     result = decide(
         situation,
         decision,
@@ -153,14 +155,24 @@ def advise_from(
     return adapted(result, place, {} if now is None else now.sources)
 
 
-def _looked_again(situation: Situation, conninfo: str, size_bytes: int, missing: list[Missing]) -> Situation:
-    """Return what is known with huge pages and connections counted for a size that is decided."""
+def _looked_again(
+    situation: Situation, conninfo: str, size_bytes: int, missing: list[Missing], memory_bytes: int | None
+) -> Situation:
+    """Return what is known with huge pages and connections counted for a size that is decided.
+
+    Args:
+        situation: so far.
+        conninfo: of the server.
+        size_bytes: of its pool.
+        missing: is added to.
+        memory_bytes: what the advice is for, where that is not what the server may use now.
+    """
     changed = size_bytes != situation.today_bytes
     size = size_bytes if changed else None
     return replace(
         situation,
         huge_pages=_huge_pages(conninfo, size, missing),
-        budget=_budget(conninfo, size, []) if changed else situation.budget,
+        budget=_budget(conninfo, size, [], memory_bytes) if changed or memory_bytes else situation.budget,
     )
 
 
@@ -424,13 +436,16 @@ def _resized(meta: EvidenceMeta, now: _Now) -> int | None:
     return capacity
 
 
-def _budget(conninfo: str, size_bytes: int | None, missing: list[Missing]) -> BudgetResult | None:
+def _budget(
+    conninfo: str, size_bytes: int | None, missing: list[Missing], memory_bytes: int | None = None
+) -> BudgetResult | None:
     try:
         with opened(conninfo) as local:
             return budget(
                 local,
                 shared_buffers_bytes=size_bytes,
                 shared_per_connection_bytes=_SHARED_PER_CONNECTION_BYTES,
+                ram_bytes=memory_bytes,
             )
     except (MissingAbility, ClusterError) as error:
         missing.append(

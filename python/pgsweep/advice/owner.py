@@ -19,7 +19,9 @@ _FORMS = ("rds", "aurora", "cloudsql", "azure")
 
 
 def lacks_page_cache(place: Place | None) -> str | None:
-    """Return the provider behind whose pool there is no page cache of Linux, or may be none; else None."""
+    """Return the provider, or what else, behind whose pool there may be no page cache of Linux; else None."""
+    if place is not None and place.file_system == "zfs":
+        return "a server on ZFS"
     provider = provider_named(None if place is None else place.provider)
     return None if provider is None or provider.page_cache else provider.name
 

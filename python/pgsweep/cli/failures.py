@@ -13,7 +13,7 @@ import click
 
 from pgsweep.cli.own_server import with_own_server
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import INTERRUPTED, PgsweepError, UsageError
+from pgsweep.errors import INTERRUPTED, MissingAbility, PgsweepError, UsageError
 from pgsweep.plain import cleaned, shell_word
 
 _REPORT_TO = "the issue tracker of pgsweep"
@@ -36,6 +36,14 @@ def describe(error: BaseException, settings: Settings) -> int:
     if isinstance(error, click.ClickException):
         _write(settings, _sentence(error.format_message()), None, _usage_hint(error))
         return error.exit_code
+    if isinstance(error, FileNotFoundError) and error.filename == "/proc/meminfo":
+        _write(
+            settings,
+            "how much memory there is cannot be read",
+            "/proc shows processes only: it is mounted with subset=pid, as by ProcSubset=pid of a unit",
+            "run it where /proc is whole; what needs no memory of the host works: pgsweep doctor",
+        )
+        return MissingAbility.exit_code
     if isinstance(error, OSError) and error.strerror:
         where = f" `{error.filename}`" if error.filename else ""
         _write(settings, f"the operating system refused{where}: {error.strerror}", None, None)

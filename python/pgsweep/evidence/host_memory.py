@@ -23,7 +23,7 @@ from pgsweep.host.datafiles import DataFiles, find_data_files
 from pgsweep.host.limits import read_bytes_of_group
 from pgsweep.host.page_cache_rules import rules_of_data
 from pgsweep.host.pages import PAGE_BYTES
-from pgsweep.host.place import look_at_memory
+from pgsweep.host.place import file_system_of, look_at_memory
 from pgsweep.host.processor_time import (
     cold_read_seconds,
     copy_seconds,
@@ -57,6 +57,8 @@ def memory_facts(
     if limits.limited == "unknown":
         # The host's memory is not the server's then: nothing is computed from it.
         found["memory_unknown"] = limits.why or "its limit is not known"
+    if file_system_of(postmaster_pid) == "zfs":
+        found["memory_unknown"] = "its files lie on ZFS, whose cache (ARC) is not the page cache of Linux"
     with suppress(OSError, ValueError):
         memory = read_server_memory(postmaster_pid)
         found |= {

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgsweep.host.place import look
+from pgsweep.host.place import look, runs_containers
 from pgsweep.host.procfile import PROC, HostMemory, read_host_memory
 from pgsweep.records.place import Place
 
@@ -41,6 +41,7 @@ class KernelFacts:
         child_oom_score_adj: of its children, the lowest.
         data_device: None where there is no server here, or its files lie on no block device.
         place: where the server runs, or we where there is none here.
+        runs_containers: others run in containers beside it, as on a node of Kubernetes.
     """
 
     memory: HostMemory
@@ -52,6 +53,7 @@ class KernelFacts:
     child_oom_score_adj: int | None = None
     data_device: BlockDevice | None = None
     place: Place | None = None
+    runs_containers: bool = False
 
     @property
     def contained(self) -> bool:
@@ -101,6 +103,7 @@ def read_kernel(
         postmaster_oom_score_adj=None if postmaster_pid is None else _score(postmaster_pid, proc),
         child_oom_score_adj=min(scores, default=None),
         place=look(os.getpid() if postmaster_pid is None else postmaster_pid, proc),
+        runs_containers=runs_containers(proc),
         data_device=None if postmaster_pid is None else _data_device(proc / str(postmaster_pid) / "cwd", sys),
     )
 

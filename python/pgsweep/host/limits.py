@@ -281,6 +281,36 @@ def processors_allowed(pid: int, proc: Path = Path("/proc")) -> float | None:
     return min(found, default=None)
 
 
+def swap_allowed(pid: int, free_bytes: int, proc: Path = Path("/proc")) -> int:
+    """Return how much more a process's memory cgroups let it swap: at a limit that comes before a kill.
+
+    Args:
+        pid: the process.
+        free_bytes: swap of the host that is free.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    groups = groups_of(pid, "memory", proc)
+    if not isinstance(groups, Groups):
+        return free_bytes
+    for group in groups.folders:
+        if groups.version == 2:
+            limit, used = (_number(group / f"memory.swap.{name}") for name in ("max", "current"))
+        else:
+            # The limit is on both together; with a swappiness of 0 a group swaps nothing (mm/vmscan.c).
+            both, memory = (
+                [_number(group / f"memory.{kind}{name}_in_bytes") for name in ("limit", "usage")]
+                for kind in ("memsw.", "")
+            )
+            limit, used = None, 0
+            if _number(group / "memory.swappiness") == 0:
+                limit = 0
+            elif both[0] is not None and memory[0] is not None and both[0] < _NO_LIMIT:
+                limit, used = both[0] - memory[0], (both[1] or 0) - (memory[1] or 0)
+        if limit is not None:
+            free_bytes = min(free_bytes, max(0, limit - (used or 0)))
+    return free_bytes
+
+
 def are_killed_together(pid: int, proc: Path = Path("/proc")) -> bool:
     """Return whether the kernel kills all processes of a group together where a process's memory ends.
 

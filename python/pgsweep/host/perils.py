@@ -55,6 +55,7 @@ def perils_of(
     """
     found = [
         _pool(place, settings, huge_pages=huge_pages),
+        _file_system(place),
         _dynamic_shared_memory(place, settings),
         _locked_memory(place, settings),
         _address_space(place),
@@ -119,6 +120,17 @@ def _pool(place: Place, settings: Mapping[str, str], *, huge_pages: bool) -> Per
         f"shared_buffers is {format_bytes(pool)}, and the server may use {format_bytes(capacity)} of memory: "
         "it starts, and processes are killed once that much of the pool has been used",
         "a smaller shared_buffers, or more memory: pgsweep memory budget",
+    )
+
+
+def _file_system(place: Place) -> Peril | None:
+    if place.file_system != "zfs":
+        return None
+    return Peril(
+        "file system",
+        "its data directory lies on ZFS, which has a cache of its own (ARC) instead of the page cache of "
+        "Linux: which misses wait for the disk is not known, so no sizes are advised",
+        "pgsweep predict, for the misses of the pool; arcstat, for what becomes of them",
     )
 
 

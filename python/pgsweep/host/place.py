@@ -14,9 +14,15 @@ from pathlib import Path
 
 from pgsweep.host.group_tree import PROC, paths_of
 from pgsweep.host.hugepages import shared_memory
-from pgsweep.host.limits import are_killed_together, counts_huge_pages, memory_limits, processes_allowed
+from pgsweep.host.limits import (
+    are_killed_together,
+    counts_huge_pages,
+    memory_limits,
+    processes_allowed,
+    swap_allowed,
+)
 from pgsweep.host.pages import PAGE_BYTES
-from pgsweep.host.postmaster import pid_namespaces
+from pgsweep.host.postmaster import data_directory_of, pid_namespaces
 from pgsweep.host.procfile import lines_of, parse_meminfo, read_kernel_text
 from pgsweep.records.place import Kind, Limited, Place, PlaceMemory
 
@@ -62,6 +68,7 @@ def look(pid: int | None, proc: Path = PROC) -> Place:
         because=because,
         memory=look_at_memory(pid, proc),
         unit=unit,
+        file_system=file_system_of(pid, proc),
         dev_shm_bytes=dev_shm_bytes,
         dev_shm_free_bytes=dev_shm_free_bytes,
         locked_memory_bytes=_soft_limit(pid, "Max locked memory", proc),
@@ -87,8 +94,10 @@ def look_at_memory(pid: int, proc: Path = PROC) -> PlaceMemory:
         proc: the proc file system to read (a captured tree in tests).
     """
     total: int | None = None
+    swap_bytes = 0
     with suppress(OSError, ValueError):
-        total = parse_meminfo((proc / "meminfo").read_text()).total or None
+        memory = parse_meminfo((proc / "meminfo").read_text())
+        total, swap_bytes = memory.total or None, swap_allowed(pid, memory.swap_free, proc)
     from_lxcfs = any(point == "/proc/meminfo" for _, point, _, _ in _mounts(None, proc))
     limits = memory_limits(pid, proc)
     hard, high = (
@@ -110,6 +119,7 @@ def look_at_memory(pid: int, proc: Path = PROC) -> PlaceMemory:
         high_bytes=None if high is None else high.limit_bytes,
         high_available_bytes=None if high is None else high.available_bytes,
         counts_huge_pages=counts_huge_pages(proc),
+        swap_bytes=swap_bytes,
         killed_together=are_killed_together(pid, proc),
     )
 
@@ -146,6 +156,21 @@ def _kind(pid: int, mounts: list[tuple[str, str, set[str], str]], proc: Path) ->
     return "host", "nothing shows a container"
 
 
+def runs_containers(proc: Path = PROC) -> bool:
+    """Return whether any process that is seen here runs in a container, a pod or LXC.
+
+    Args:
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                text = (folder / "cgroup").read_text()
+                if "kubepods" in text or _RUNTIMES.search(text) or _LXC.search(text):
+                    return True
+    return False
+
+
 def _is_in_first_namespace(pid: int, proc: Path) -> bool:
     """Return whether a process sees all processes: a machine made of an image of Docker has its mark."""
     with suppress(OSError):
@@ -175,6 +200,26 @@ def _environment(pid: int, proc: Path) -> list[str]:
     with suppress(OSError), (proc / str(pid) / "environ").open("rb") as file:
         return file.read(_READ_BYTES).decode(errors="replace").split("\0")
     return []
+
+
+def file_system_of(pid: int, proc: Path = PROC) -> str | None:
+    """Return the type of the file system on which a server's data directory lies; None where it is not seen.
+
+    Args:
+        pid: the postmaster, which works in its data directory.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    folder = data_directory_of(pid, proc)
+    if folder is None:
+        return None
+    above = {folder, "/", *map(str, Path(folder).parents)}
+    found = [
+        (len(point), order, kind)
+        for order, (_, point, _, kind) in enumerate(_mounts(pid, proc))
+        if point in above
+    ]
+    # Of those mounted at one point the last one is seen.
+    return max(found)[2] if found else None
 
 
 def _dev_shm(pid: int, proc: Path) -> tuple[int | None, int | None]:

@@ -107,6 +107,21 @@ def parse_meminfo(text: str) -> HostMemory:
     )
 
 
+def zfs_cache_bytes(proc: Path = PROC) -> int:
+    """Return what ZFS's own cache (ARC) gives back where memory is scarce; 0 without ZFS.
+
+    MemAvailable does not know of it: to the kernel it is memory in use, down to `c_min` (OpenZFS, arc.c).
+
+    Args:
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    with suppress(OSError, KeyError, ValueError):
+        lines = (proc / "spl/kstat/zfs/arcstats").read_text().splitlines()
+        found = {words[0]: words[2] for line in lines if len(words := line.split()) == 3}
+        return max(0, int(found["size"]) - int(found["c_min"]))
+    return 0
+
+
 def read_host_memory(proc: Path = PROC) -> HostMemory:
     """Return the memory of the host.
 

@@ -536,8 +536,11 @@ def _judged(
             "all processes of the server's cgroup are killed together there (memory.oom.group): the server "
             "stops, where otherwise a session ends and the server recovers"
         )
-    if seen.host.swap_bytes and low > capacity and limit is None:
-        reasons.append(f"before that {format_bytes(seen.host.swap_bytes)} of swap are filled, which is slow")
+    swap = seen.host.swap_bytes
+    if limit is not None:
+        swap = 0 if seen.place is None else seen.place.memory.swap_bytes
+    if swap and low > capacity:
+        reasons.append(f"before that {format_bytes(swap)} of swap are filled, which is slow")
     tables = next(part for part in parts if part.name == "page tables")
     if not seen.huge_pages and tables.high_bytes > capacity // 20:
         reasons.append(

@@ -197,13 +197,16 @@ def _dirty(facts: KernelFacts) -> list[KernelSetting | None]:
 
 
 def _overcommit(facts: KernelFacts) -> list[KernelSetting | None]:
-    """Return the judgement on overcommit; nothing in a container, whose kernel promises memory to others too.
+    """Return the judgement on overcommit; nothing where the kernel promises memory to containers.
+
+    A kubelet sets vm.overcommit_memory to 1, and with another value it may not start
+    (--protect-kernel-defaults).
 
     Beyond the commit limit every allocation fails, fork(2) too: a limit below what is promised already stops
     the host. So it is compared with Committed_AS before anything is recommended.
     """
     mode = facts.sysctls.get("vm.overcommit_memory")
-    if mode is None or facts.contained:
+    if mode is None or facts.contained or facts.runs_containers:
         return []
     memory = facts.memory
     ratio = facts.sysctls.get("vm.overcommit_ratio", 50)

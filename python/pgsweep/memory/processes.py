@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -25,7 +26,7 @@ from pgsweep.host.hugepages import SharedMemory, shared_memory
 from pgsweep.host.place import look as look_around
 from pgsweep.host.place import look_at_memory
 from pgsweep.host.postmaster import find_postmaster, search, user_of
-from pgsweep.host.procfile import read_host_memory
+from pgsweep.host.procfile import PROC, read_host_memory, zfs_cache_bytes
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
 from pgsweep.host.yama import who_may
 from pgsweep.pg.activity import Activity, read_activity
@@ -266,14 +267,17 @@ def _shared(
     return (None, "") if segment is None else (segment.size_bytes, "size")
 
 
-def _host(place: Place) -> MemoryHost:
-    host, memory = read_host_memory(), place.memory
+def _host(place: Place, proc: Path = PROC) -> MemoryHost:
+    host, memory = read_host_memory(proc), place.memory
+    available = host.available
+    if available is not None and not memory.from_lxcfs:
+        available = min(host.total, available + zfs_cache_bytes(proc))
     taken = None
     if memory.limit_bytes is not None and memory.available_bytes is not None:
         taken = memory.limit_bytes - memory.available_bytes
     return MemoryHost(
         memory_bytes=host.total,
-        available_bytes=host.available,
+        available_bytes=available,
         page_tables_bytes=host.page_tables,
         page_cache_bytes=host.page_cache,
         limit_bytes=memory.limit_bytes,

@@ -26,6 +26,7 @@ class PlaceMemory(msgspec.Struct, frozen=True, kw_only=True):
         high_bytes: a memory.high that leaves less than that: above it processes are slowed down.
         high_available_bytes: what that leaves.
         counts_huge_pages: huge pages take part of the limit.
+        swap_bytes: how much its cgroups let it swap before processes are killed.
         killed_together: where memory ends the kernel kills all processes of a cgroup of the server's, not one
             (memory.oom.group).
     """
@@ -41,6 +42,7 @@ class PlaceMemory(msgspec.Struct, frozen=True, kw_only=True):
     high_bytes: int | None = None
     high_available_bytes: int | None = None
     counts_huge_pages: bool = False
+    swap_bytes: int = 0
     killed_together: bool = False
 
     @property
@@ -59,6 +61,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         because: what shows that.
         memory: what it may use.
         unit: its systemd unit; null where it has none.
+        file_system: the type of that on which its data directory lies; null where that is not seen.
         dev_shm_bytes: size of its /dev/shm; null where that is not seen.
         dev_shm_free_bytes: what of it is free now.
         locked_memory_bytes: how much memory its processes may lock (RLIMIT_MEMLOCK); null where there is no
@@ -85,6 +88,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     because: str = ""
     memory: PlaceMemory = PlaceMemory()
     unit: str | None = None
+    file_system: str | None = None
     dev_shm_bytes: int | None = None
     dev_shm_free_bytes: int | None = None
     locked_memory_bytes: int | None = None

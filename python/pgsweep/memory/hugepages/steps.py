@@ -55,14 +55,14 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
         file = f"/sys/kernel/mm/hugepages/hugepages-{page_bytes // 1024}kB/nr_hugepages"
         steps.append(PlanStep(what="sysfs", when="now, on the host", text=f"echo {target} | sudo tee {file}"))
         systemd = f"ExecStartPre=+/bin/sh -c 'echo {target} > {file}'"
-    steps += [
-        PlanStep(what="systemd", when="or in [Service] of the server's unit", text=systemd),
-        PlanStep(
-            what="boot",
-            when="or on the kernel's command line, surest",
-            text=f"hugepagesz={short} hugepages={target}",
-        ),
-    ]
+    if not contained:
+        steps.append(PlanStep(what="systemd", when="or in [Service] of the server's unit", text=systemd))
+    boot = f"hugepagesz={short} hugepages={target}"
+    steps.append(PlanStep(what="boot", when="or on the kernel's command line, surest", text=boot))
+    if place is not None and place.kind == "pod":
+        # It counts what the node has when it starts, and lets no pod request more.
+        text = "sudo systemctl restart kubelet"
+        steps.append(PlanStep(what="kubelet", when="then, on the node, which counts its pages", text=text))
     if pool is not None and not pool.is_default:
         steps.append(_setting(place, "huge_page_size", f"'{as_setting(page_bytes)}'"))
     # A limit that cannot be seen may be too low, and what is not counted may take more: with `on` the server
