@@ -242,6 +242,17 @@ def test_a_file_that_is_not_there_is_a_fault_of_usage(arguments: list[str], tmp_
     assert "Errno" not in done.stderr
 
 
+@pytest.mark.parametrize("words", ["warm keep t", "load x.csv", "footprint", "predict", "verify", "prove"])
+@pytest.mark.parametrize("dsn", ["host=/nowhere dbname=x password=sesame", "postgresql://a:sesame@/x"])
+def test_a_server_in_the_place_of_something_else(words: str, dsn: str, tmp_path: Path) -> None:
+    """Not asked for at the usual place, whose failure says nothing of it."""
+    (tmp_path / "x.csv").write_text("1\n")
+    done = run(*words.split(), dsn, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"-d|record that server first", done.stderr), done.stderr
+    assert "sesame" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     ["predict", "prove", "verify", "advise", "import", "report", "warm check", "warm plan --heat"],

@@ -107,6 +107,29 @@ def settings_of(ctx: click.Context) -> Settings:
     return ctx.ensure_object(Settings)
 
 
+def is_connection(text: str) -> bool:
+    """Return whether a word is a connection string or a URI, and not a name."""
+    if "=" not in text and "://" not in text:
+        return False
+    from pgsweep.pg.conninfo import is_conninfo
+
+    return is_conninfo(text)
+
+
+def require_no_connection(*words: str, what: str) -> None:
+    """Check that the server does not stand where something else is named.
+
+    Raises:
+        UsageError: a word is a connection string.
+    """
+    if any(map(is_connection, words)):
+        raise UsageError(
+            f"a connection string stands where {what} belongs",
+            cause="this command takes the server as an option",
+            hint="name it by -d 'host=... dbname=...', or by -h HOST -d DBNAME",
+        )
+
+
 def existing(path: Path, what: str = "file", hint: str | None = None) -> Path:
     """Return a path that was named on the command line, and that is there.
 
@@ -159,7 +182,9 @@ class FileName(click.Path):
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if self.needed is None or (self.allow_dash and str(path) == "-"):
             return path
-        return existing(path, self.needed, self.hint)
+        named = self.needed == "evidence" and is_connection(str(value))
+        record = "record that server first: pgsweep record DSN -o NAME.evidence"
+        return existing(path, self.needed, record if named else self.hint)
 
 
 class Sizes(click.ParamType[Any]):

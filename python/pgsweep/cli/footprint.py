@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, FileName, common_options, pool_source_option
+from pgsweep.cli.common import (
+    HELP_NAMES,
+    Bytes,
+    Duration,
+    FileName,
+    common_options,
+    pool_source_option,
+    require_no_connection,
+)
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.observing import observing
 from pgsweep.cli.output import Output, output_options
@@ -109,6 +117,7 @@ def command(
       pgsweep footprint 'SELECT * FROM orders WHERE id = $1' --param 42 shop
       pgsweep footprint "SELECT count(*) FROM t" --cold --setup tables.sql --shared-buffers 64MB
     """
+    require_no_connection(statement, what="the statement")
     only_cold = {"--setup": setup, "--shared-buffers": shared_buffers, "--pg-bindir": pg_bindir}
     given = [name for name, value in only_cold.items() if value is not None]
     if given and not cold:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, FileName, common_options, settings_of
+from pgsweep.cli.common import (
+    HELP_NAMES,
+    Bytes,
+    FileName,
+    common_options,
+    require_no_connection,
+    settings_of,
+)
 from pgsweep.cli.completing import load_words
 from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
@@ -266,6 +273,7 @@ def command(
             "--plan, --resume, --rollback, --keep-as-is, --forget and --compare exclude each other",
             hint="name one of them",
         )
+    require_no_connection(table, what="the table")
     options = _options(given, rejects, max_rejects, keep_on_failure=on_failure == "keep")
     target = Target(no_password=no_password, ask_password=ask_password, **given)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)

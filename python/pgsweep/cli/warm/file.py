@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pgsweep.cli.common import existing
+from pgsweep.cli.common import existing, is_connection
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
 from pgsweep.plain import shell_words
@@ -29,7 +29,7 @@ def heat_file(settings: Settings, file: str, database: str | None, *, writes: bo
     Raises:
         UsageError: there is no such file, or the two stand in each other's place.
     """
-    if _is_connection(file) and not Path(file).exists():
+    if is_connection(file) and not Path(file).exists():
         what = "a connection string"
     elif database is not None and _is_file_instead(file, database, writes=writes):
         what = "a database, as it seems"
@@ -49,14 +49,6 @@ def heat_file(settings: Settings, file: str, database: str | None, *, writes: bo
         cause=f"it is {what}; the file comes first, the database after it",
         hint=shell_words(["pgsweep", *(without_secrets(word) for word in words)]),
     )
-
-
-def _is_connection(text: str) -> bool:
-    if "=" not in text and "://" not in text:
-        return False
-    from pgsweep.pg.conninfo import is_conninfo
-
-    return is_conninfo(text)
 
 
 def _is_file_instead(file: str, database: str, *, writes: bool) -> bool:

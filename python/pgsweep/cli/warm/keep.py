@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, pool_source_option, settings_of
+from pgsweep.cli.common import (
+    HELP_NAMES,
+    Bytes,
+    Duration,
+    common_options,
+    pool_source_option,
+    require_no_connection,
+    settings_of,
+)
 from pgsweep.cli.completing import relation_names
 from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
@@ -112,6 +120,7 @@ def command(
       pgsweep warm keep customers -d shop --for 10min --json | jq .resident_share_mean
     """
     settings = settings_of(ctx)
+    require_no_connection(*relations, what="a relation")
     target = Target(no_password=no_password, ask_password=ask_password, **names)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     if dry_run and (as_csv or html is not None or out):
