@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg.catalog import Relation, ScannedIndex
+from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmResult
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
@@ -40,7 +41,7 @@ def pieces() -> st.SearchStrategy[list[BlockRange]]:
             BlockRange,
             database=st.sampled_from(["a", "b"]),
             oid=st.integers(1, 4),
-            schema=st.just("s"),
+            schema=st.sampled_from(["s", "pg_catalog"]),
             relation=st.just("r"),
             kind=st.sampled_from(["table", "index", "TOAST table", "TOAST index"]),
             fork=st.sampled_from(["main", "vm"]),
@@ -75,7 +76,7 @@ def test_never_over_budget_no_block_twice_none_lost(wanted: list[BlockRange], bu
 @given(pieces(), st.integers(0, 400))
 def test_the_order_is_that_of_the_rank(wanted: list[BlockRange], budget: int) -> None:
     made = make_plan(wanted, budget)
-    ranks = [rank(piece)[:6] for piece in (*made.ranges, *made.left_out)]
+    ranks = [rank(piece)[:7] for piece in (*made.ranges, *made.left_out)]
     if made.ranges and made.left_out:
         assert max(ranks[: len(made.ranges)]) <= min(ranks[len(made.ranges) :])
     assert ranks[: len(made.ranges)] == sorted(ranks[: len(made.ranges)])
@@ -86,11 +87,11 @@ def test_a_block_wanted_twice_is_read_at_its_best_place(wanted: list[BlockRange]
     best: dict[Block, Any] = {}
     for piece in wanted:
         for block in blocks_of([piece]):
-            best[block] = min(best.get(block, rank(piece)[:6]), rank(piece)[:6])
+            best[block] = min(best.get(block, rank(piece)[:7]), rank(piece)[:7])
     made = make_plan(wanted, budget)
     for piece in (*made.ranges, *made.left_out):
         for block in blocks_of([piece]):
-            assert rank(piece)[:6] == best[block]
+            assert rank(piece)[:7] == best[block]
 
 
 @given(pieces(), st.integers(0, 100), st.integers(0, 100))
@@ -247,8 +248,12 @@ def test_without_statistics_the_smallest_come_first(fresh: str) -> None:
     result = planned(fresh)
     assert {row.heat for row in result.relations} == {None}
     assert not any("so last" in row.why for row in result.relations)
-    sizes = [row.size_bytes for row in result.relations if "index" in row.kind]
-    assert sizes == sorted(sizes)
+    catalogs = [row.schema in SYSTEM_SCHEMAS for row in result.relations]
+    assert catalogs == sorted(catalogs), "the database's own relations come before all catalogs"
+    for catalog in (False, True):
+        rows = [row for row in result.relations if (row.schema in SYSTEM_SCHEMAS) is catalog]
+        sizes = [row.size_bytes for row in rows if "index" in row.kind]
+        assert sizes == sorted(sizes)
     assert names(result).index("parts_b") < names(result).index("orders")
 
 
