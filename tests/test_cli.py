@@ -203,6 +203,8 @@ def test_the_error_of_report_lists_the_commands_that_make_results(text: str | No
         (["report"], "name one result"),
         (["report", "x.json", "-o", "x.pdf"], "the suffix of `x.pdf`"),
         (["report", "x.json", "-o", "absent/x.html"], "there is no folder `absent`"),
+        (["serve", "--export", "absent/x.parquet"], "there is no folder `absent`"),
+        (["serve", "-q", "-h", "/nowhere", "--history", "x.json"], "the folder `x.json` cannot be made"),
         (["report", "x.json", "--json", "--csv"], "both want stdout"),
         (["report", "x.json", "--bogus"], "no such option"),
         (["report", "damaged.json"], "not a result of pgsweep"),

@@ -11,7 +11,7 @@ import click
 
 from pgsweep.cli.common import HELP_NAMES, Duration, FileName, common_options, settings_of
 from pgsweep.cli.connection import Target, place_flags
-from pgsweep.cli.output import write_stdout
+from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.ui.numbers import seconds
@@ -162,6 +162,7 @@ def command(
         home=default_history(os.environ),
     )
     if export is not None:
+        check_writable(export)
         from pgsweep.serve.export import export_history
         from pgsweep.serve.history import store_of
 
