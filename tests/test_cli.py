@@ -203,6 +203,8 @@ def test_the_error_of_report_lists_the_commands_that_make_results(text: str | No
         (["report"], "name one result"),
         (["report", "x.json", "-o", "x.pdf"], "the suffix of `x.pdf`"),
         (["report", "x.json", "-o", "absent/x.html"], "there is no folder `absent`"),
+        (["serve", "--export", "absent/x.parquet"], "there is no folder `absent`"),
+        (["serve", "-q", "-h", "/nowhere", "--history", "x.json"], "the folder `x.json` cannot be made"),
         (["report", "x.json", "--json", "--csv"], "both want stdout"),
         (["report", "x.json", "--bogus"], "no such option"),
         (["report", "damaged.json"], "not a result of pgsweep"),
@@ -338,8 +340,20 @@ def test_a_locale_without_unicode(tmp_path: Path) -> None:
 
 def test_options_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
-    done = run("report", "x.json", cwd=tmp_path, env={"PGSWEEP_REPORT_AS_JSON": "1"})
-    assert json.loads(done.stdout)["schema"] == "pgsweep.predict/1"
+    for name in ("PGSWEEP_REPORT_JSON", "PGSWEEP_REPORT_AS_JSON"):
+        done = run("report", "x.json", cwd=tmp_path, env={name: "1"})
+        assert json.loads(done.stdout)["schema"] == "pgsweep.predict/1"
+    # Named as on the command line, also where the program has another word for it.
+    for command, name, words in (
+        ("record -h /nowhere", "PGSWEEP_RECORD_FOR", "`soon` is not a time"),
+        ("warm plan -h /nowhere", "PGSWEEP_WARM_PLAN_ASSUME_RATE", "`soon`"),
+        ("cache -h /nowhere", "PGSWEEP_CACHE_TOP", "unset PGSWEEP_CACHE_TOP"),
+    ):
+        done = run(*command.split(), cwd=tmp_path, env={name: "soon"})
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    # What must be decided at each run, and is no word, is not taken from there.
+    done = run("cache", "-h", "/nowhere", cwd=tmp_path, env={"PGSWEEP_CACHE_PASSWORD": "sesame"})
+    assert (done.returncode, "sesame" in done.stderr) == (3, False)
 
 
 @pytest.mark.parametrize(

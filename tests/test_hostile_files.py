@@ -499,7 +499,7 @@ def test_a_file_without_end_is_not_read(call: str, tmp_path: Path) -> None:
             device: "HeatError `/dev/zero` is not a heat file it is not a regular file",
             whole: f"NoHeatFile `{whole}` is not a heat file it is not Parquet",
         },
-        "predict": {device: "EvidenceError `/dev/zero` is a file, evidence is a folder None"},
+        "predict": {device: "NotEvidence `/dev/zero` is a file, evidence is a folder None"},
     }[call]
     for path, sentence in expected.items():
         said, peak_bytes, seconds = cost(call, path)

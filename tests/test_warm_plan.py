@@ -7,6 +7,7 @@ import re
 import shlex
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg.catalog import Relation, ScannedIndex
+from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmResult
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
@@ -25,7 +27,7 @@ from pgsweep.warm.run.plan import beyond, make_plan, rank
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.rate import draw
 from pgsweep.warm.run.run import plan
-from pgsweep.warm.run.used_part import Counted, fewest_levels, used_at_most
+from pgsweep.warm.run.used_part import Counted, accesses_by_queries, fewest_levels, used_at_most
 from tests.fix_cli import run
 from tests.fix_memory import host
 from tests.fix_process import wait_until
@@ -40,7 +42,7 @@ def pieces() -> st.SearchStrategy[list[BlockRange]]:
             BlockRange,
             database=st.sampled_from(["a", "b"]),
             oid=st.integers(1, 4),
-            schema=st.just("s"),
+            schema=st.sampled_from(["s", "pg_catalog"]),
             relation=st.just("r"),
             kind=st.sampled_from(["table", "index", "TOAST table", "TOAST index"]),
             fork=st.sampled_from(["main", "vm"]),
@@ -75,7 +77,7 @@ def test_never_over_budget_no_block_twice_none_lost(wanted: list[BlockRange], bu
 @given(pieces(), st.integers(0, 400))
 def test_the_order_is_that_of_the_rank(wanted: list[BlockRange], budget: int) -> None:
     made = make_plan(wanted, budget)
-    ranks = [rank(piece)[:6] for piece in (*made.ranges, *made.left_out)]
+    ranks = [rank(piece)[:7] for piece in (*made.ranges, *made.left_out)]
     if made.ranges and made.left_out:
         assert max(ranks[: len(made.ranges)]) <= min(ranks[len(made.ranges) :])
     assert ranks[: len(made.ranges)] == sorted(ranks[: len(made.ranges)])
@@ -86,11 +88,11 @@ def test_a_block_wanted_twice_is_read_at_its_best_place(wanted: list[BlockRange]
     best: dict[Block, Any] = {}
     for piece in wanted:
         for block in blocks_of([piece]):
-            best[block] = min(best.get(block, rank(piece)[:6]), rank(piece)[:6])
+            best[block] = min(best.get(block, rank(piece)[:7]), rank(piece)[:7])
     made = make_plan(wanted, budget)
     for piece in (*made.ranges, *made.left_out):
         for block in blocks_of([piece]):
-            assert rank(piece)[:6] == best[block]
+            assert rank(piece)[:7] == best[block]
 
 
 @given(pieces(), st.integers(0, 100), st.integers(0, 100))
@@ -207,7 +209,9 @@ def test_a_small_table_that_is_hot_comes_before_an_index_that_is_not(fresh: str)
     wait_until(lambda: counted(fresh, "rates")[1] >= 60 and counted(fresh, "log_id")[1] >= 600)
     result = planned(fresh, "rates", "log")
     assert names(result)[0] == "rates"
-    assert [(row.relation, row.heat) for row in result.relations[-1:]] == [("rates_id", 0.0)]
+    heat = {row.relation: row.heat or 0.0 for row in result.relations}
+    assert heat["rates_id"] == 0
+    assert heat["log"] < heat["log_id"], "loading the table, its index and VACUUM are no queries"
     # The few blocks of its two upper levels are in memory after the first queries.
     leaves = next(row for row in result.relations if row.relation == "log_id")
     assert leaves.heat == pytest.approx(counted(fresh, "log_id")[0] / 3 / (leaves.size_bytes / 8192))
@@ -247,8 +251,12 @@ def test_without_statistics_the_smallest_come_first(fresh: str) -> None:
     result = planned(fresh)
     assert {row.heat for row in result.relations} == {None}
     assert not any("so last" in row.why for row in result.relations)
-    sizes = [row.size_bytes for row in result.relations if "index" in row.kind]
-    assert sizes == sorted(sizes)
+    catalogs = [row.schema in SYSTEM_SCHEMAS for row in result.relations]
+    assert catalogs == sorted(catalogs), "the database's own relations come before all catalogs"
+    for catalog in (False, True):
+        rows = [row for row in result.relations if (row.schema in SYSTEM_SCHEMAS) is catalog]
+        sizes = [row.size_bytes for row in rows if "index" in row.kind]
+        assert sizes == sorted(sizes)
     assert names(result).index("parts_b") < names(result).index("orders")
 
 
@@ -297,16 +305,15 @@ def test_an_index_used_in_part_comes_after_what_is_used_whole(fresh: str) -> Non
                 connection.execute(f"SELECT n FROM {name} WHERE id = %s::int", [number])
     wait_until(lambda: counted(fresh, "small_id")[1] >= 3600 and counted(fresh, "wide_id")[1] >= 400)
     result = planned(fresh, "wide", "small")
-    assert set(names(result)[:2]) == {"small_id", "small"}
-    wide, wide_id = sorted(result.relations[2:4], key=lambda row: row.relation)
-    assert (wide.relation, wide_id.relation) == ("wide", "wide_id")
+    assert names(result)[:4] == ["small_id", "small", "wide_id", "wide"]
+    wide_id, wide = result.relations[2:4]
     # 20,000 of 180,000 entries, and the blocks above them.
     assert "at most 12% of its blocks in use" in wide_id.why
     assert "of its indexes' blocks in use" in wide.why
     assert "in use" not in result.relations[0].why + result.relations[1].why
     # What does not fit is that of which less is used, where before it was a table used whole.
     cut = planned(fresh, "wide", "small", budget_bytes=sum(row.size_bytes for row in result.relations[:2]))
-    assert [row.relation for row in cut.relations if row.left_out_bytes == 0] == names(result)[:2]
+    assert [row.relation for row in cut.relations if row.left_out_bytes == 0] == ["small_id", "small"]
     with psycopg.connect(fresh, autocommit=True) as connection:
         for _ in range(3):
             connection.execute("SELECT sum(n) FROM wide")
@@ -454,3 +461,26 @@ def test_the_first_of_a_plan(towarm: str) -> None:
     text = run("warm", "plan", towarm, "--assume-rate", "1GB", "--top", "2").stdout
     assert f"... and {len(whole['relations']) - 2} relations more; without --top: all" in text
     assert run("warm", "plan", towarm, "--top", "0").returncode == 2
+
+
+def test_what_loading_and_vacuum_read_of_a_table_is_no_use_of_it() -> None:
+    """As after pgbench -i: four accesses a block, and then 1000 rows by an index of three levels."""
+    table, index = relation(1, "r", 10_000), relation(2, "i", 2000, table_oid=1)
+    counted_now = {
+        1: Counted(blks_hit=40_000 + 1000, scans=1, tup_inserted=1e6),
+        2: Counted(blks_hit=3000, scans=1000, tup_fetched=1000),
+    }
+    found = accesses_by_queries([table, index], counted_now, {2: ScannedIndex(1000, is_btree=True)}, 8192)
+    assert found == {1: 1000, 2: 1000}
+    toast, its_index = (
+        msgspec.structs.replace(relation(oid, kind, 500, table_oid=1), schema="pg_toast")
+        for oid, kind in ((3, "t"), (4, "i"))
+    )
+    counted_now |= {3: Counted(blks_hit=900), 4: Counted(blks_hit=1600, scans=800, tup_fetched=800)}
+    every = [table, index, toast, its_index]
+    assert accesses_by_queries(every, counted_now, {}, 8192) == {1: 1000, 2: 3000, 3: 800, 4: 1600}
+    # A scan from end to end is use, and one that stops at once is what it has read.
+    counted_now[1] = Counted(blks_hit=61_000, scans=3, tup_inserted=1e6)
+    assert accesses_by_queries([table, index], counted_now, {}, 8192)[1] == 21_000
+    counted_now[1] = Counted(blks_hit=500, scans=500)
+    assert accesses_by_queries([table, index], counted_now, {}, 8192)[1] == 500

@@ -12,7 +12,7 @@ import click
 
 from pgsweep.cli.branches import Branching
 from pgsweep.cli.common import HELP_NAMES, common_options
-from pgsweep.cli.config import defaults_for
+from pgsweep.cli.config import defaults_for, name_in_environment
 from pgsweep.cli.failures import describe
 from pgsweep.cli.interrupt import (
     ended_for_sure,
@@ -94,6 +94,7 @@ def _defaults(command: click.Command, name: str, words: list[str]) -> dict[str, 
     """Return the defaults of the file by the name that the command, or its branch, will be called by."""
     if isinstance(command, Branching) and words and words[0] in command.branches:
         name, command = f"{name} {words[0]}", command.branch(words[0])
+    name_in_environment(command, name)
     return {name: defaults_for(command, name)}
 
 

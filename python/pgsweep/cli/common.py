@@ -135,8 +135,6 @@ def existing(path: Path, what: str = "file", hint: str | None = None) -> Path:
     with suppress(PermissionError):  # of a folder that may not be entered: whoever opens the file says so
         if not path.exists():
             name = shell_word(str(path))
-            if what == "evidence" and is_connection(str(path)):
-                hint = "record that server first: pgsweep record DSN -o NAME.evidence"
             raise UsageError(f"there is no {what} `{path}`", hint=hint and hint.format(name))
         if what == "file" and path.is_dir():
             raise UsageError(f"`{path}` is a folder", hint=hint and hint.format("FILE"))
@@ -179,7 +177,9 @@ class FileName(click.Path):
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if self.needed is None or (self.allow_dash and str(path) == "-"):
             return path
-        return existing(path, self.needed, self.hint)
+        named = self.needed == "evidence" and is_connection(str(value))
+        record = "record that server first: pgsweep record DSN -o NAME.evidence"
+        return existing(path, self.needed, record if named else self.hint)
 
 
 class Count(click.IntRange):

@@ -65,6 +65,17 @@ def config_path(environment: Mapping[str, str] = os.environ) -> Path | None:
     return folder / "pgsweep" / "config.toml" if folder.is_absolute() else None
 
 
+def name_in_environment(command: click.Command, name: str) -> None:
+    """Name the variables of a command's options as the command line has them: PGSWEEP_RECORD_FOR is --for.
+
+    By itself click takes the name of the function's parameter, which a user does not see.
+    """
+    for option in command.params:
+        word = next((each[2:] for each in option.opts if each.startswith("--")), "")
+        if isinstance(option, click.Option) and word and word not in _NEVER:
+            option.envvar = f"PGSWEEP_{name} {word}".upper().replace(" ", "_").replace("-", "_")
+
+
 def defaults_for(command: click.Command, name: str) -> dict[str, Any]:
     """Return the defaults that the file has for a command, by the names of its parameters.
 

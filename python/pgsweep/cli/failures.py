@@ -141,4 +141,8 @@ def _usage_hint(error: click.ClickException) -> str | None:
     context = getattr(error, "ctx", None)
     if not isinstance(error, click.UsageError) or context is None:
         return None
+    option = getattr(error, "param", None)
+    from_environment = click.core.ParameterSource.ENVIRONMENT
+    if option is not None and context.get_parameter_source(option.name) is from_environment:
+        return f"it comes from the environment: unset {option.envvar}"
     return f"`{context.command_path} --help` explains the arguments"

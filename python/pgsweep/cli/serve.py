@@ -12,7 +12,7 @@ import click
 from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import Duration, FileName
 from pgsweep.cli.connection import Target, place_flags
-from pgsweep.cli.output import write_stdout
+from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.ui.numbers import seconds
@@ -149,6 +149,7 @@ def command(
         **given,
     )
     if export is not None:
+        check_writable(export)
         from pgsweep.serve.export import export_history
         from pgsweep.serve.history import store_of
 

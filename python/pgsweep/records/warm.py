@@ -63,9 +63,9 @@ class WarmRelation(msgspec.Struct, frozen=True, kw_only=True):
         order: its place, from 1; relations that are not read come last.
         table_schema: of the table that a TOAST relation or its index serves; else empty.
         table: likewise its name.
-        heat: accesses of a block since statistics began, of a B-tree index those of its lowest level; null
-            where nothing was counted. With `saved`, the usage of a block in the heat file: usage_count + 1 of
-            its saved blocks, over all that it has now (main fork).
+        heat: accesses of a block by queries since statistics began, of a B-tree index those of its lowest
+            level; null where nothing was counted. With `saved`, the usage of a block in the heat file:
+            usage_count + 1 of its saved blocks, over all that it has now (main fork).
         saved: the heat is that of a heat file.
         size_bytes: of its files.
         pool_bytes: to be brought into the pool.

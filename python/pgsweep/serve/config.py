@@ -426,7 +426,8 @@ def make_folder(folder: Path) -> None:
     """Make the folder of the history or of the evidence, for its owner only.
 
     Raises:
-        PgsweepError: it cannot be made; or we are root, and the default folder is in another user's home.
+        UsageError: it cannot be made: there is a file, or no right to it.
+        PgsweepError: we are root, and the default folder is in another user's home.
     """
     try:
         if os.geteuid() == 0 and _is_default(folder):
@@ -434,7 +435,7 @@ def make_folder(folder: Path) -> None:
         else:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise PgsweepError(
+        raise UsageError(
             f"the folder `{folder}` cannot be made",
             cause=error.strerror,
             hint="name another: --history DIR, and for the evidence `evidence` in serve.toml",

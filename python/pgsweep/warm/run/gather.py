@@ -39,7 +39,7 @@ from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.files import Owner
 from pgsweep.warm.heat.saved import HeatWeights
 from pgsweep.warm.run.plan import INDEX_KINDS, reason
-from pgsweep.warm.run.used_part import Counted, accesses_of_leaves, used_at_most
+from pgsweep.warm.run.used_part import Counted, accesses_by_queries, used_at_most
 from pgsweep.warm.session import UNLOGGED
 
 _SEQUENCE = "S"
@@ -176,19 +176,14 @@ def _gather_here(
     database = connection.info.dbname
     counted = _counted(connection, relations)
     scanned = read_scanned_indexes(connection)
-    heat = {
-        relation.oid: accesses_of_leaves(
-            relation, counted[relation.oid], scanned, found.server.block_size_bytes
-        )
-        for relation in relations
-    }
+    heat = accesses_by_queries(relations, counted, scanned, found.server.block_size_bytes)
     # A role that may read everything else may still not read TOAST tables: they have no owner to grant it.
     allowed = read_warmable(connection) if through_server else {r.oid for r in relations}
     # Any session reads catalogs: that they are counted says nothing of what queries will read.
     own = [r for r in relations if r.schema not in (*SYSTEM_SCHEMAS, "pg_toast")] or relations
     unused = not any(heat[relation.oid] for relation in own)
     found.accesses += 0.0 if unused else sum(heat.values())
-    borrowed = _borrowed_heat(relations, counted, scanned)
+    borrowed = _borrowed_heat(relations, heat, counted, scanned)
     # Their accesses are those of insertions, which need no more than the path to one leaf.
     idle = {
         relation.oid
@@ -261,7 +256,10 @@ def _weights(
 
 
 def _borrowed_heat(
-    relations: Sequence[Relation], counted: Mapping[int, Counted], scanned: Mapping[int, ScannedIndex]
+    relations: Sequence[Relation],
+    heat: Mapping[int, float],
+    counted: Mapping[int, Counted],
+    scanned: Mapping[int, ScannedIndex],
 ) -> dict[int, float]:
     """Return accesses a block for indexes that are as hot as their table, for all that is known.
 
@@ -275,9 +273,9 @@ def _borrowed_heat(
         if kind_word(relation.kind, relation.schema) == "index" and relation.table_oid in tables:
             of_table.setdefault(relation.table_oid, []).append(relation.oid)
     return {
-        index: counted[table].accesses / max(1, tables[table].main_blocks)
+        index: heat[table] / max(1, tables[table].main_blocks)
         for table, indexes in of_table.items()
-        if counted[table].accesses and not any(index in scanned for index in indexes)
+        if heat[table] and not any(index in scanned for index in indexes)
         if counted[table].scans <= _SCANS_OF_A_BUILD * len(indexes)
         for index in indexes
     }

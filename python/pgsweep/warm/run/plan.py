@@ -4,8 +4,9 @@ What has the most accesses for its size comes first, whatever it is: a block spa
 often it is asked for. Among equals indexes come before tables. After them come, in the same order, those of
 which statistics show that less than half is in use (used_part.py). What a heat file knows comes before what
 only statistics know, as the two measures cannot be compared. Where nothing is known the smallest relations
-come first: if each is used as often as any other, they have the most accesses for their size. Last comes what
-statistics never saw read, whatever it is, and an index that no query has used: only insertions read it.
+come first, catalogs after all others: if each is used as often as any other, they have the most accesses for
+their size. Last comes what statistics never saw read, whatever it is, and an index that no query has used:
+only insertions read it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.units import format_count, format_percent
 from pgsweep.warm.block_ranges import BlockRange
 
@@ -57,13 +59,14 @@ def make_plan(wanted: Iterable[BlockRange], budget_blocks: int) -> Plan:
     return plan
 
 
-def rank(one: BlockRange) -> tuple[bool, bool, bool, float, int, bool, str, int, str, int]:
+def rank(one: BlockRange) -> tuple[bool, bool, bool, float, bool, int, bool, str, int, str, int]:
     """Return what ranges are ordered by: a smaller one is read before."""
     return (
         one.heat == 0,
         not one.saved,
         one.partly,
         -(one.heat or 0.0),
+        one.heat is None and one.schema in SYSTEM_SCHEMAS,
         one.relation_blocks if one.heat is None else 0,
         one.kind not in INDEX_KINDS,
         one.database,

@@ -11,6 +11,7 @@ nobody counts, so it does not hold on a standby.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ class Counted:
     blks_read: float = 0.0
     blks_hit: float = 0.0
     scans: float = 0.0
+    tup_fetched: float = 0.0
     tup_inserted: float = 0.0
     tup_updated: float = 0.0
 
@@ -43,17 +45,43 @@ class Counted:
         return self.blks_read + self.blks_hit
 
 
-def accesses_of_leaves(
-    relation: Relation, counted: Counted, scanned: Mapping[int, ScannedIndex], block_bytes: int
-) -> float:
-    """Return the accesses of a relation that are spread over its blocks.
+def accesses_by_queries(
+    relations: Sequence[Relation],
+    counted: Mapping[int, Counted],
+    scanned: Mapping[int, ScannedIndex],
+    block_bytes: int,
+) -> dict[int, float]:
+    """Return by oid the accesses of each relation that are spread over its blocks.
 
     Of a B-tree those are the accesses of its lowest level. Those of the levels above go to a few blocks,
-    which the first queries bring in.
+    which the first queries bring in. Of a table they are the rows that indexes led to, and the sequential
+    scans but those that built its indexes: loading it and VACUUM count accesses too, and spare nothing.
+
+    Args:
+        relations: tables and their indexes.
+        counted: their statistics.
+        scanned: the indexes that queries have used.
+        block_bytes: PostgreSQL's block size.
     """
-    index = scanned.get(relation.oid)
-    levels = fewest_levels(relation.main_blocks, block_bytes) if index is not None and index.is_btree else 1
-    return counted.accesses / levels
+    # A table and its TOAST table have one `table_oid`, and so have the indexes of both.
+    builds, led_to = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    for relation in relations:
+        if relation.kind == "i":
+            builds[relation.table_oid, relation.schema] += 1
+            # What an index scan fetches is counted for the index, other fetches for the table (pgstat.h).
+            led_to[relation.table_oid, relation.schema] += int(counted[relation.oid].tup_fetched)
+    found = {}
+    for relation in relations:
+        now, blocks = counted[relation.oid], relation.main_blocks
+        if relation.kind == "i":
+            is_btree = relation.oid in scanned and scanned[relation.oid].is_btree
+            found[relation.oid] = now.accesses / (fewest_levels(blocks, block_bytes) if is_btree else 1)
+        else:
+            key = (relation.table_oid, relation.schema)
+            scans = max(0.0, now.scans - builds[key])
+            fetched = now.tup_fetched + led_to[key]
+            found[relation.oid] = min(now.accesses, fetched + scans * blocks)
+    return found
 
 
 def used_at_most(
