@@ -239,7 +239,7 @@ def _processes(pid: int, proc: Path) -> tuple[int | None, int | None, str]:
     limit, room = processes_allowed(pid, proc)
     allowed = _soft_limit(pid, "Max processes", proc)
     if allowed is not None:
-        left = allowed - _threads_of_user(pid, proc)
+        left = max(0, allowed - _threads_of_user(pid, proc))
         if room is None or left < room:
             return left + 1 + _count_children(pid, proc), left, "RLIMIT_NPROC"
     return limit, room, "pids.max"
