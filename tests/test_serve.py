@@ -353,7 +353,7 @@ def test_a_token_is_needed_beyond_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nonsense = 1", "unknown field"),
+        ("nonsense = 1", "no option `nonsense`"),
         ("[[server]]\nconninfo = 'a'\nname = 'x'\n[[server]]\nconninfo = ''\nname = 'x'", "name `x`"),
         ("[serve]\nlisten = 'nowhere'", "not an address"),
         ("[serve]\ninterval = 0.1", "too short"),
