@@ -123,7 +123,7 @@ def test_a_refused_prediction_advises_no_size() -> None:
     result = advised(refusing())
     size = of(result, "shared_buffers")
     assert (result.decision, size.action, size.value) == ("unknown", "unknown", None)
-    words = "is not known, because no prediction is possible: the load moves; it is short. Record for longer"
+    words = "is not known, because no prediction is possible: the load moves; it is short. Record"
     assert words in result.summary
     assert result.summary.endswith(size.reason)
     text = VIEW.text(result, Terminal(width=100, unicode=False))

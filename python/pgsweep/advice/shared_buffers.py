@@ -129,7 +129,7 @@ def _to_record(situation: Situation) -> str:
     if situation.prediction.source == "trace":
         return "Record for longer, under the usual load: pgsweep record --source trace --for 2m"
     return (
-        "Record for longer, under the usual load (pgsweep record --for 30m), or, as root on the server's "
+        "Record under the usual load until there is enough (pgsweep record), or, as root on the server's "
         "host, every access (pgsweep record --source trace --for 40s)"
     )
 
