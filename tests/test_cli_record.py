@@ -125,15 +125,22 @@ def recording_begins(folder: Path) -> bool:
 def test_what_rests_on_a_recording_that_was_cut_short_is_no_success(tmp_path: Path) -> None:
     """`advise` and `verify` record first."""
     with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
-        first = run("record", cluster.conninfo(), "--for", "1s", "-o", "first.evidence", cwd=tmp_path)
-        assert first.returncode == 0, first.stderr
-        words = {"advise": ["advise", cluster.conninfo()]}
-        words["verify"] = ["verify", "../first.evidence", cluster.conninfo()]
+        words = ["record", cluster.conninfo(), "--for", "1s", "-o", "first.evidence"]
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as reading:
+            reading.execute("CREATE TABLE t AS SELECT g FROM generate_series(1, 100000) AS g")
+            process = launch(*words, cwd=tmp_path)
+            # Of a database in which nothing happens nothing could be verified.
+            while process.poll() is None:
+                reading.execute("SELECT count(*), pg_stat_force_next_flush() FROM t")
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        commands = {"advise": ["advise", cluster.conninfo()]}
+        commands["verify"] = ["verify", "../first.evidence", cluster.conninfo()]
         started = {}
-        for name, command_line in words.items():
+        for name, command_line in commands.items():
             (tmp_path / name).mkdir()
             started[name] = launch(*command_line, "--for", "60s", cwd=tmp_path / name, first=WRITES_SOON)
-        for name in words:
+        for name in commands:
             wait_until(functools.partial(recording_begins, tmp_path / name))
         cluster.stop(immediately=True)
         ends = {name: process.communicate(timeout=60) for name, process in started.items()}

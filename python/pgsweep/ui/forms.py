@@ -20,7 +20,14 @@ from pgsweep.plain import sentence
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, Resources
 from pgsweep.ui.advised import ACTIONS, about, comment
 from pgsweep.ui.numbers import format_bytes
-from pgsweep.units import SETTING_UNITS, as_setting, huge_page_word, in_unit, parse_bytes
+from pgsweep.units import (
+    SETTING_UNITS,
+    as_setting,
+    format_percent,
+    huge_page_word,
+    in_unit,
+    parse_bytes,
+)
 
 _GUARD: Final = re.compile(r" *<([a-z|]+)>$")
 _MB: Final = 1 << 20
@@ -195,7 +202,7 @@ def _within(one: AdvisedSetting, form: Form, resources: Resources | None) -> tup
     taken = round(min(max(wanted, least), most))
     if taken == wanted:
         return one, []
-    shown = f"{shares[0]:.0%} to {shares[1]:.0%} of {format_bytes(memory)}"
+    shown = f"{format_percent(shares[0])} to {format_percent(shares[1])} of {format_bytes(memory)}"
     value = as_setting(taken)
     return msgspec.structs.replace(one, value=value), comment(
         form.mark, f"{value} instead of {one.value}: the provider takes {shown}"
