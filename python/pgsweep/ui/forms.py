@@ -174,7 +174,7 @@ def _blocks(result: AdviceResult, form: Form, *, comments: bool) -> tuple[list[t
         said = (_said(setting, form) if comments else []) + limited
         text = ""
         if one.action == "set" and one.value is not None:
-            if one.where == "server" and one.name == "effective_cache_size" and not form.page_cache:
+            if one.where == "server" and one.name == "effective_cache_size" and _is_aurora(result, form):
                 said += comment(form.mark, "left out: behind the pool there is no page cache of Linux")
             elif one.where == "server":
                 text = _written(one, form)
@@ -189,6 +189,11 @@ def _blocks(result: AdviceResult, form: Form, *, comments: bool) -> tuple[list[t
         wanted = wanted or bool(text)
         blocks.append((said, text))
     return blocks, wanted
+
+
+def _is_aurora(result: AdviceResult, form: Form) -> bool:
+    """Return whether it is for Amazon Aurora, by the form or by the place of the server."""
+    return not form.page_cache or (result.place is not None and result.place.provider == "Amazon Aurora")
 
 
 def _within(one: AdvisedSetting, form: Form, resources: Resources | None) -> tuple[AdvisedSetting, list[str]]:
@@ -229,7 +234,7 @@ def _written(one: AdvisedSetting, form: Form) -> str:
 
 def _words(result: AdviceResult, form: Form) -> dict[str, str]:
     """Return what the placeholders of a frame stand for; one that is not known is missing."""
-    aurora = not form.page_cache or (result.place is not None and result.place.provider == "Amazon Aurora")
+    aurora = _is_aurora(result, form)
     major = (_PATTERN.findall(result.server_version) or ["NN"])[0]
     words = {
         "major": major,
