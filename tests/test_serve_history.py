@@ -378,6 +378,8 @@ def test_two_do_not_write_one_history(wheel18: Cluster, tmp_path: Path, killed: 
         # Reading is no matter of one process.
         export = ("--export", str(tmp_path / "e.parquet"))
         assert run(*second, "--history", str(folder), *export).returncode == 0
+        other = run(*second, "--history", str(folder), "--export", str(tmp_path / "e.csv"))
+        assert (other.returncode, "as Parquet" in other.stderr) == (2, True)
         # Another history, but the evidence of the same server in one folder.
         (tmp_path / "serve.toml").write_text(f'[serve]\nevidence = "{folder / "evidence"}"\n')
         named = ("--config", str(tmp_path / "serve.toml"), "--history", str(tmp_path / "other"))

@@ -22,6 +22,7 @@ from pgsweep.host import patroni
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.manager import read_sources
+from pgsweep.pg.next_start import read_next_start
 from tests.fix_advice import advised, growing
 from tests.fix_apply import kept, recorded
 from tests.fix_cli import run
@@ -353,3 +354,20 @@ def test_nothing_is_written_where_the_files_are_wrong(
         own.restart()
     conf.write_text(before)
     own.start()
+
+
+def test_what_waits_for_a_reload_and_a_restart_is_no_error(own: Cluster) -> None:
+    """The server has one error for it and for a value that cannot be; it starts with the first."""
+    with psycopg.connect(own.conninfo(), autocommit=True) as session:
+        session.execute("ALTER SYSTEM SET shared_buffers = '24MB'")
+        session.execute("ALTER SYSTEM SET huge_pages = 'off'")
+        found = read_next_start(session)
+        assert found.errors == []
+        assert found.pending["shared_buffers"] == "24MB"
+        with (own.data_directory / "postgresql.auto.conf").open("a") as file:
+            file.write("max_connections = 'many'\n")
+        assert ["max_connections" in one for one in read_next_start(session).errors] == [True]
+        session.execute("ALTER SYSTEM RESET max_connections")
+    own.restart()
+    with psycopg.connect(own.conninfo()) as session:
+        assert session.execute("SHOW shared_buffers").fetchone() == ("24MB",)

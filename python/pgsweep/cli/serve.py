@@ -149,6 +149,8 @@ def command(
         **given,
     )
     if export is not None:
+        if export.suffix != ".parquet":
+            raise UsageError(f"the history is exported as Parquet: `{export}`", hint="name a file .parquet")
         check_writable(export)
         from pgsweep.serve.export import export_history
         from pgsweep.serve.history import store_of

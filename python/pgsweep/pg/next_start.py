@@ -52,9 +52,11 @@ def read_next_start(connection: psycopg.Connection[Any]) -> NextStart:
         rows = connection.execute(load("file_settings", connection.info.server_version)).fetchall()
     except InsufficientPrivilege:
         return NextStart(pending, [])
-    for name, value, file, line, error in rows:
+    for name, value, file, line, error, waits in rows:
         setting, where = decode_nullable(name), f"{decode_nullable(file)} line {line}"
-        if setting in pending and (error is None or error == _NOT_NOW):
+        if setting is not None and (
+            (setting in pending and error in (None, _NOT_NOW)) or (waits and error == _NOT_NOW)
+        ):
             pending[setting] = decode_nullable(value)
         elif error is not None:
             errors.append(f"{where}: {f'{setting}: ' if setting else ''}{error}")
