@@ -78,8 +78,8 @@ print(int(peak) << 10, time.process_time())
 """
 
 CALLS = {
-    "config": "__import__('pgsweep.cli.config', fromlist=['x'])._read(path)",
-    "serve": "__import__('pgsweep.serve.config', fromlist=['x'])._read(path)",
+    "config": "__import__('pgsweep.toml_file', fromlist=['x']).TomlFile(path, of_user=True).values",
+    "serve": "__import__('pgsweep.toml_file', fromlist=['x']).TomlFile(path).values",
     "grid": "__import__('pgsweep.lab.grid', fromlist=['x']).read_grid(path)",
     "samples": "__import__('pgsweep.lab.store', fromlist=['x']).read_samples(path)",
     "journal": "__import__('pgsweep.warm.run.journal', fromlist=['x']).read_journal(path)",

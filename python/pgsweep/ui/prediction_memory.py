@@ -99,7 +99,7 @@ def memory_line(result: PredictResult, terminal: Terminal) -> str:
         )
         said = f"Page cache: {format_bytes(now.page_cache_bytes)}, finds {found} of misses"
         said += f"; {_estimated_reads(now)} disk reads/s"
-    lines.append(f"{said}. More: --memory")
+    lines += textwrap.wrap(f"{said}. More: --memory", min(terminal.width, 100))
     return "\n".join(lines)
 
 
