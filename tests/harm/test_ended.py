@@ -25,6 +25,11 @@ def has_session(world: World, started: Started) -> bool:
     return world.unsettled(started.name)
 
 
+def has_saved(world: World, started: Started) -> bool:
+    """Return whether it saves, or has: between two files it has no session."""
+    return has_session(world, started) or (world.work / "warm-save" / "x.heat").exists()
+
+
 def listens(_: World, started: Started) -> bool:
     return bool(started.listening())
 
@@ -72,7 +77,9 @@ LONG = {
     ),
     "memory": Long(words="memory -d {at} --watch --interval 1s"),
     "footprint": Long(words="footprint|SELECT pg_sleep(60)|-d {at}"),
-    "warm save": Long(words="warm save x.heat -d {at} --every 300s", leaves=writes(r"\.?x\.heat\S*")),
+    "warm save": Long(
+        words="warm save x.heat -d {at} --every 300s", begun=has_saved, leaves=writes(r"\.?x\.heat\S*")
+    ),
     "warm run": Long(words="warm run -d {at} --relations page --rate 100kB", leaves=_STATE),
     "warm restore": Long(words="warm restore {kept}/shop.heat -d {at} --rate 100kB"),
     "warm keep": Long(words="warm keep app.other -d {at} --budget 1MB --for 300s"),
