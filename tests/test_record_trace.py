@@ -287,7 +287,7 @@ def test_what_recovery_accesses_is_not_the_databases(tmp_path: Path) -> None:
         def work() -> None:
             fill = "INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(1, 20000) AS g"
             writing.execute(fill.encode())
-            row = writing.execute("SELECT pg_current_wal_lsn()").fetchone()
+            row = writing.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
             with psycopg.connect(standby.conninfo(), autocommit=True) as reading:
                 while reading.execute("SELECT pg_last_wal_replay_lsn() < %s", row).fetchone() == (True,):
                     time.sleep(0.05)

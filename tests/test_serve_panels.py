@@ -18,7 +18,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.counting import Counting
 from pgsweep.records.top import TopView
 from pgsweep.residency.access import opened
-from pgsweep.serve.board import Watched, trend_of
+from pgsweep.serve.board import Watched, summary_of, trend_of
 from pgsweep.serve.config import ServerConfig
 from pgsweep.serve.consumers import (
     OTHER_ID,
@@ -32,7 +32,7 @@ from pgsweep.serve.consumers import (
 )
 from pgsweep.serve.history import Gap, History, Interval, Sample, sqlite_store
 from pgsweep.serve.history_reads import read_databases, read_series
-from pgsweep.serve.web.pages import spark
+from pgsweep.serve.web.pages import render, spark
 from pgsweep.units import iso_time, seconds_of
 from tests.fix_process import wait_until
 from tests.fix_serve import Served, Tab, serving
@@ -46,10 +46,11 @@ DAY = 86_400.0
 def keep(folder: Path, *ends: float) -> None:
     """Write twenty minutes before each end: two databases, a restart, two checkpoints."""
     kept = History(sqlite_store(folder / "history.sqlite"), most_bytes=1 << 30)
-    kept.start()
     for now in ends:
         add_twenty_minutes(kept, now)
-    kept.stop()
+    # All is written at once: coarser steps are made of what is there, and old minutes are dropped.
+    kept.start()
+    assert kept.stop(60.0)
 
 
 def add_twenty_minutes(kept: History, now: float) -> None:
@@ -250,6 +251,17 @@ def test_the_trend_is_the_last_hour() -> None:
     assert spark([0.5, 1.0], ratio=True) == "M0.0 15.0 L30.0 1.0"
     assert spark([1.0, 1.0], ratio=True) == "M0.0 1.0 L30.0 1.0"
     assert spark([0.0, 0.0]) == "M0.0 15.0 L30.0 15.0"
+
+
+@pytest.mark.parametrize("template", ["_relations.html.j2", "_usage.html.j2"])
+def test_a_first_sample_may_come_while_a_page_is_made(wheel18: Cluster, template: str) -> None:
+    """What is known of the server is read before, when there was no sample yet."""
+    with opened(wheel18.conninfo(), "auto", pool_needed=False) as access:
+        sample = Live(access).look().sample(TopView())
+    server = summary_of(Watched(ServerConfig(key="s", name="s", conninfo=""), "here"))
+    assert server.state == "starting"
+    text = render(template, server=server, sample=sample, view=TopView(), key="s")
+    assert "Measured <time" in text
 
 
 def test_coarser_steps_keep_databases(tmp_path: Path) -> None:

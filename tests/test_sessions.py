@@ -74,7 +74,8 @@ def replayed(primary: Cluster, standby: Cluster) -> None:
         psycopg.connect(primary.conninfo(), autocommit=True) as writer,
         psycopg.connect(standby.conninfo(), autocommit=True) as reader,
     ):
-        lsn = writer.execute("SELECT pg_current_wal_lsn()").fetchone()
+        # What is inserted: a commit that is not synchronous is written only later.
+        lsn = writer.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
         done = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
         wait_until(lambda: reader.execute(done, lsn).fetchone() == (True,))
 

@@ -22,7 +22,7 @@ from pgsweep.ui.cache_map import map_name
 from pgsweep.ui.forms import patch
 from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds
-from pgsweep.units import as_setting, iso_time
+from pgsweep.units import as_setting, iso_time, seconds_of
 
 _BAR_WIDTH: Final = 1000.0
 _COLUMNS: Final = 64
@@ -109,11 +109,16 @@ def _count(value: float | None) -> str:
     return "–" if value is None else count(value)
 
 
-def _ago(at: float) -> Markup:
-    """Return for how long something has been so; the page's script lets it go on while nothing new comes."""
-    age = max(0.0, time.time() - at)
+def _ago(at: float | str) -> Markup:
+    """Return for how long something has been so; the page's script lets it go on while nothing new comes.
+
+    Args:
+        at: since when, as a record has it: seconds since 1970, or in ISO form.
+    """
+    since = seconds_of(at) if isinstance(at, str) else at
+    age = max(0.0, time.time() - since)
     return Markup('<time datetime="{}" data-age="{:.3f}">{}</time>').format(
-        iso_time(at) or "", age, seconds(age)
+        iso_time(since) or "", age, seconds(age)
     )
 
 

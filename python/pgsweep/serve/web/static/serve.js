@@ -420,7 +420,12 @@
   const away = document.getElementById("away");
   if (key || document.getElementById("overview")) {
     const events = new EventSource(`${base}/events` + (key ? `?server=${encodeURIComponent(key)}` : ""));
-    const pass = (name) => body.dispatchEvent(new CustomEvent(`pgsweep:${name}`));
+    const pass = (name) => {
+      body.dispatchEvent(new CustomEvent(`pgsweep:${name}`));
+      if (name === "sample") passRelations();
+    };
+    // The last sample must not be left out: none may follow it while the server is away.
+    const passRelations = later(async () => pass("relations"), 5000);
     let lost = false;
     body.addEventListener("htmx:beforeRequest", (event) => { if (lost) event.preventDefault(); });
     for (const name of ["sample", "curve", "memory", "recording", "consumers"]) events.addEventListener(name, () => {
