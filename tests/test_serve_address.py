@@ -72,9 +72,9 @@ def test_a_browser_below_a_path(wheel18: Cluster, tmp_path: Path, browser: objec
         served.wait_for(f"/servers/{key}/series.json", lambda s: len(s["at"]) >= 2)
         tab = Tab(browser, served)
         tab.page.goto(f"{served.address}/servers/{key}")
-        tab.page.wait_for_selector("[data-chart] canvas")
+        tab.page.locator("[data-chart] canvas").first.wait_for()
         tab.page.click("a.brand")
-        tab.page.wait_for_selector("#overview")
+        tab.page.locator("#overview").first.wait_for()
         assert tab.page.url == f"{served.address}/"
         tab.context.close()
         assert tab.elsewhere == [], "nothing is asked for beside the path"

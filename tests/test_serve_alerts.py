@@ -150,7 +150,7 @@ def test_the_page_shows_which_alerts_hold(served: Served, browser: Any, width: i
     tab = Tab(browser, served, viewport={"width": width, "height": 900})
     for path in ("/", f"/servers/{key}"):
         tab.page.goto(f"{served.address}{path}")
-        tab.page.wait_for_selector("[data-alert=PgsweepServerDown]")
+        tab.page.locator("[data-alert=PgsweepServerDown]").first.wait_for()
         # Asked at once: the list is made anew with each sample.
         text, left, right = tab.page.evaluate(
             """() => {
@@ -163,6 +163,6 @@ def test_the_page_shows_which_alerts_hold(served: Served, browser: Any, width: i
         assert 0 <= left < right <= width
         assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     tab.page.goto(f"{served.address}/servers/shop")
-    tab.page.wait_for_selector("[data-alerts=none]")
+    tab.page.locator("[data-alerts=none]").first.wait_for()
     tab.context.close()
     assert tab.complaints == []

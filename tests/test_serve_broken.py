@@ -120,17 +120,17 @@ def test_the_page_of_a_role_without_rights_says_what_to_grant(
             assert "GRANT pg_monitor TO nobody_much" in said
         assert page.text_content("[data-fact=shared_buffers]") == "16 MB"
         assert "%" in (page.text_content("[data-fact=hit_ratio]") or "")
-        page.wait_for_selector("[data-chart=reads] canvas")
-        page.wait_for_selector("#verdict [role=alert]:has-text('No evidence is recorded now')")
+        page.locator("[data-chart=reads] canvas").first.wait_for()
+        page.locator("#verdict [role=alert]:has-text('No evidence is recorded now')").first.wait_for()
         # Granted while it is watched: the open page goes on, and the recording too.
         superuser.execute("GRANT pg_monitor TO nobody_much")
         for gone in (*(f"{panel} [data-missing=pool]" for panel in panels), "#verdict [role=alert]"):
-            page.wait_for_selector(gone, state="detached")
-        page.wait_for_selector("#relations tbody tr")
+            page.locator(gone).first.wait_for(state="detached")
+        page.locator("#relations tbody tr").first.wait_for()
         assert page.locator("#usage [data-usage]").count() == 6
         superuser.execute("REVOKE pg_monitor FROM nobody_much")
         for panel in panels[2:]:
-            page.wait_for_selector(f"{panel} [data-missing=pool]")
+            page.locator(f"{panel} [data-missing=pool]").first.wait_for()
         tab.context.close()
         assert tab.complaints == []
 

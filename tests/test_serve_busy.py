@@ -68,7 +68,7 @@ def test_every_figure_says_how_old_it_is_while_the_machine_is_busy(served: Serve
     page = tab.page
     page.goto(f"{served.address}/servers/one")
     for panel in PANELS:
-        page.wait_for_selector(f"{panel} time[data-age]")
+        page.locator(f"{panel} time[data-age]").first.wait_for()
     with busy():
         end = time.monotonic() + 8.0
         while time.monotonic() < end:
@@ -84,7 +84,7 @@ def test_every_figure_says_how_old_it_is_while_the_machine_is_busy(served: Serve
                 assert shown < STALE_SECONDS or alerts or panel == "#memory", panel
             time.sleep(0.5)
         page.goto(f"{served.address}/")
-        page.wait_for_selector("[data-server] time[data-age]")
+        page.locator("[data-server] time[data-age]").first.wait_for()
     tab.context.close()
     assert tab.complaints == []
 
@@ -95,7 +95,7 @@ def test_ages_go_on_while_nothing_new_comes(wheel18: Cluster, served: Served, br
     page = tab.page
     page.goto(f"{served.address}/servers/one")
     for panel in PANELS:
-        page.wait_for_selector(f"{panel} time[data-age]")
+        page.locator(f"{panel} time[data-age]").first.wait_for()
     with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
         ours = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgsweep%'"
         pids = [pid for (pid,) in connection.execute(ours)]

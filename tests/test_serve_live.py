@@ -56,13 +56,13 @@ def test_a_page_that_is_open_outlives_a_restart_of_postgresql(
     page = tab.page
     served.wait_for("/servers/one/summary.json", lambda s: s["state"] == "up")
     page.goto(f"{served.address}/servers/one")
-    page.wait_for_selector("#relations tbody tr")
+    page.locator("#relations tbody tr").first.wait_for()
     cluster.stop(immediately=True)
-    page.wait_for_selector("#facts [role=alert]")
+    page.locator("#facts [role=alert]").first.wait_for()
     assert "Not reached" in page.locator("#facts [role=alert]").inner_text()
     for panel in ("#relations", "#usage", "#memory"):
-        page.wait_for_selector(f"{panel} :text('Nothing is known while the server does not answer')")
+        page.locator(f"{panel} :text('Nothing is known while the server does not answer')").first.wait_for()
     cluster.start()
-    page.wait_for_selector("#facts [role=alert]", state="detached")
+    page.locator("#facts [role=alert]").first.wait_for(state="detached")
     assert page.text_content("[data-fact=shared_buffers]") == "16 MB"
-    page.wait_for_selector("#relations tbody tr")
+    page.locator("#relations tbody tr").first.wait_for()

@@ -110,8 +110,8 @@ def test_values_on_the_page_are_those_of_the_records(tab: Tab, served: Served) -
     page = tab.page
     page.goto(served.address)
     page.get_by_role("link", name="shop").click()
-    page.wait_for_selector("[data-chart=reads] canvas")
-    page.wait_for_selector("[data-chart=sweep] canvas")
+    page.locator("[data-chart=reads] canvas").first.wait_for()
+    page.locator("[data-chart=sweep] canvas").first.wait_for()
     summary = served.json("/servers/shop/summary.json")
     assert page.text_content("[data-fact=shared_buffers]") == format_bytes(summary["shared_buffers_bytes"])
     served.wait_for("/servers/shop/memory.json", lambda memory: memory is not None)
@@ -130,7 +130,7 @@ def test_it_updates_by_itself(tab: Tab, served: Served) -> None:
     page = tab.page
     page.goto(f"{served.address}/servers/shop?range=15m")
     assert page.locator("p.note").first.inner_text().endswith(", database paged")
-    page.wait_for_selector("[data-chart=reads] canvas")
+    page.locator("[data-chart=reads] canvas").first.wait_for()
     with page.expect_response(re.compile("/servers/shop/facts")):
         pass
     with page.expect_response(re.compile("/servers/shop/series.json")):
@@ -152,13 +152,13 @@ def test_relations_by_keyboard_only(tab: Tab, served: Served) -> None:
     button.focus()
     with page.expect_response(re.compile("relations.*sort=name")):
         page.keyboard.press("Enter")
-    page.wait_for_selector("#relations th[aria-sort=ascending]")
+    page.locator("#relations th[aria-sort=ascending]").first.wait_for()
     names = [line.split()[0] for line in page.locator("#relations tbody th").all_inner_texts()]
     assert names.index('"<b>&quot;"') < names.index("page_pkey")
     link = page.locator("#relations a", has_text=re.compile("^page$"))
     link.focus()
     page.keyboard.press("Enter")
-    page.wait_for_selector("svg.map rect")
+    page.locator("svg.map rect").first.wait_for()
     assert page.locator("svg.map rect").count() >= 1000
 
 
@@ -177,7 +177,7 @@ def test_consumers_by_each_kind(tab: Tab, served: Served) -> None:
     assert cells[8 - 1] == format_bytes(round(bert["memory_bytes"]))
     with page.expect_response(re.compile("consumers.*by=statement")):
         page.select_option("#by", "statement")
-    page.wait_for_selector("[data-consumers=statement]")
+    page.locator("[data-consumers=statement]").first.wait_for()
     assert "-77" in page.locator("[data-consumers=statement] tbody").inner_text()
     rows = served.ask(f"/servers/shop/consumers.csv?{over}")[2].splitlines()
     assert rows[0].startswith("kind,user,database,id,")
@@ -188,7 +188,7 @@ def test_consumers_by_each_kind(tab: Tab, served: Served) -> None:
 def test_curves_of_different_hours_side_by_side(tab: Tab, served: Served) -> None:
     page = tab.page
     page.goto(f"{served.address}/servers/shop?range=6h")
-    page.wait_for_selector("#hours input")
+    page.locator("#hours input").first.wait_for()
     assert page.locator("#hours input").count() == 2
     assert [line.split(": ")[-1] for line in page.locator("#hours label").all_inner_texts()] == [
         "32 MB",
@@ -196,7 +196,7 @@ def test_curves_of_different_hours_side_by_side(tab: Tab, served: Served) -> Non
     ]
     for number in range(2):
         page.locator("#hours input").nth(number).check()
-    page.wait_for_selector("[data-chart=curve] canvas")
+    page.locator("[data-chart=curve] canvas").first.wait_for()
     legend = page.locator("[data-chart=curve] .u-legend")
     over = page.locator("[data-chart=curve] .u-over").bounding_box()
     assert over is not None
@@ -245,7 +245,7 @@ def test_charts_can_be_read_without_a_pointer(browser: Any, served: Served) -> N
     page.add_init_script(_WRITTEN)
     page.goto(f"{served.address}/servers/shop?range=15m")
     page.locator("#hours input").first.check()
-    page.wait_for_selector("[data-chart=curve] canvas")
+    page.locator("[data-chart=curve] canvas").first.wait_for()
     said = page.locator("[data-chart=curve] .u-legend").inner_text()
     assert re.search(r"shared_buffers\W*16 MB", said), said
     assert "43.12%" in said
@@ -253,7 +253,7 @@ def test_charts_can_be_read_without_a_pointer(browser: Any, served: Served) -> N
     rows = [y for word, y in page.evaluate("window.written") if word.startswith("today")]
     assert rows
     assert all(8 < y < top for y in rows), (rows, top)
-    page.wait_for_selector("[data-chart=reads] canvas")
+    page.locator("[data-chart=reads] canvas").first.wait_for()
     said = page.locator("[data-chart=reads] .u-legend").inner_text()
     assert re.search(r"pool \(right axis\)\W*[\d\s]+(\.\d+)?/s", said), said
     for name in ("from", "until"):
@@ -276,7 +276,7 @@ def test_the_range_picker_and_the_readers_own_times(tab: Tab, served: Served) ->
     page.fill("#until", "2020-01-01T01:00")
     with page.expect_navigation(url=re.compile("begin=.*end=")):
         page.click("#own")
-    page.wait_for_selector("text=The history has nothing of this time yet.")
+    page.locator("text=The history has nothing of this time yet.").first.wait_for()
 
 
 def test_it_fits_a_phone_and_paper_and_the_dark(browser: Any, served: Served) -> None:
@@ -312,7 +312,7 @@ def test_the_advice_and_whether_the_last_one_held(tab: Tab, served: Served) -> N
     assert [f"{float(word):.0f}" for word in shown.groups()] == numbers
     # The card itself comes with the first curve, without a reload.
     served.wait_for("/servers/shop/advice.json", lambda a: a["best"] is not None, patience=240)
-    page.wait_for_selector("#advice [data-fact=advised]")
+    page.locator("#advice [data-fact=advised]").first.wait_for()
     page.reload()
     best = served.json("/servers/shop/advice.json")["best"]["result"]
     words = {"set": best["settings"][0]["value"], "leave": "leave it", "unknown": "not known"}
@@ -330,11 +330,11 @@ def test_a_page_that_is_open_outlives_a_restart_of_the_server(
         address, port = served.address, served.port
         tab = Tab(browser, served)
         tab.page.goto(f"{address}/servers/shop")
-        tab.page.wait_for_selector("[data-chart=reads] canvas")
+        tab.page.locator("[data-chart=reads] canvas").first.wait_for()
         assert served.stop() == 0
-        tab.page.wait_for_selector("#away:not([hidden])")
+        tab.page.locator("#away:not([hidden])").first.wait_for()
     with serving(tmp_path / "h", options=options, listen=f"127.0.0.1:{port}") as served:
-        tab.page.wait_for_selector("#away", state="hidden")
+        tab.page.locator("#away").first.wait_for(state="hidden")
         with tab.page.expect_response(re.compile("/servers/shop/facts")) as answer:
             pass
         assert answer.value.status == 200

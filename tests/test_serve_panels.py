@@ -180,7 +180,7 @@ def test_the_panels_in_a_browser(served: Served, browser: Any, width: int) -> No
     for name, first in (("dbhits", "shop"), ("dbreads", "shop"), ("reads", "into the pool")):
         # What is behind today's line has a legend.
         for word in ("a day before", "a week before"):
-            page.wait_for_selector(f"[data-chart={name}] .u-label:text-is('{first}, {word}')")
+            page.locator(f"[data-chart={name}] .u-label:text-is('{first}, {word}')").first.wait_for()
     labels = page.locator("[data-chart=dbhits] .u-legend .u-label").all_text_contents()
     assert {"shop", "<b>billing"} <= set(labels)
     words = page.locator("[data-chart=shares] .u-legend tr").all_text_contents()
@@ -224,8 +224,8 @@ def test_the_overview_hides_nothing(served: Served, browser: Any, width: int) ->
     # The last hour, also from before pgsweep was started.
     trend = served.wait_for("/overview.json", lambda o: o["servers"][0]["trend"])["servers"][0]["trend"]
     assert len([value for value in trend["hit_ratio"] if value == pytest.approx(1000 / 1100)]) >= 15
-    tab.page.wait_for_selector("[data-label='Hit ratio'] .spark")
-    tab.page.wait_for_selector("[data-label='Reads into the pool'] .spark")
+    tab.page.locator("[data-label='Hit ratio'] .spark").first.wait_for()
+    tab.page.locator("[data-label='Reads into the pool'] .spark").first.wait_for()
     assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     tab.context.close()
     assert tab.complaints == []

@@ -130,7 +130,7 @@ def page(browser: Any, served: Served) -> Iterator[Any]:
     while before != at:
         tab.page.goto(f"{served.address}/servers/shop?range=15m")
         for chart in ("curve", "reads", "sweep"):
-            tab.page.wait_for_selector(f"[data-chart={chart}] canvas")
+            tab.page.locator(f"[data-chart={chart}] canvas").first.wait_for()
         before, at = at, served.json("/servers/shop/summary.json")["at"]
     yield tab.page
     tab.context.close()
