@@ -65,7 +65,9 @@ def _settings(result: AdviceResult, width: int, terminal: Terminal) -> str:
         paint: Paint | None = "bold" if one.action == "set" else "dim" if one.action == "unknown" else None
         today = "" if one.today is None else f" (today {one.today})"
         lines.append((terminal.paint(what, paint) if paint else what) + today)
-        for text in about(one):
+        # Where a prediction is refused, the summary has just said why.
+        said = one.action == "unknown" and one.reason in result.summary
+        for text in about(one)[said:]:
             lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
 
