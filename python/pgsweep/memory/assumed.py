@@ -61,7 +61,7 @@ def budget_by_settings(
         activity = read_activity(connection)
     if work_mem_bytes is not None:
         settings = dataclasses.replace(settings, work_mem=work_mem_bytes)
-    clients = sum(1 for one in activity.values() if one.kind == CLIENT and not one.own)
+    clients = sum(1 for one in activity.values() if one.kind == CLIENT and not one.pgsweep)
     shared = settings.shared_memory or round(settings.shared_buffers * BUFFER_OVERHEAD)
     kinds = [CLIENT] * max(1, clients) + ["background"] * _BACKGROUND
     processes = [_process(number, kind) for number, kind in enumerate(kinds)]

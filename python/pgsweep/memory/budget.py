@@ -175,16 +175,12 @@ def _with_memory(seen: MemoryResult, ram_bytes: int) -> MemoryResult:
 
 
 def _seen(local: LocalServer) -> MemoryResult:
-    """Return the processes; where there is no client, with a session that has just begun in its place.
-
-    pgsweep's own session has read catalogs and statistics, so it is larger than a session that has done
-    nothing, and is not a client of anybody.
-    """
+    """Return the processes; where there is no client, with a session that has just begun among them."""
     seen = look(local)
-    if any(p.kind == CLIENT and not p.own for p in seen.processes):
+    if seen.connections:
         return seen
     with connect(same_server(local.connection)):
-        return msgspec.structs.replace(look(local), connections=0)
+        return msgspec.structs.replace(look(local), pgsweep_sessions=seen.pgsweep_sessions)
 
 
 _MORE_CONNECTIONS = 100
@@ -249,9 +245,12 @@ def _with_huge_pages(result: BudgetResult, asked: HugePagesResult) -> BudgetResu
 
 
 def connections_of(seen: MemoryResult) -> list[MemoryProcess]:
-    """Return the client backends without our own; our own where there is no other."""
+    """Return the client backends without those of pgsweep; where there is no other, the smallest of these.
+
+    One that has read catalogs and statistics is larger than one that has just begun.
+    """
     clients = [p for p in seen.processes if p.kind == CLIENT and not p.own]
-    return clients or [p for p in seen.processes if p.own]
+    return clients or sorted((p for p in seen.processes if p.own), key=lambda p: p.cost_bytes or 0)[:1]
 
 
 def _part(name: str, sizes: tuple[int, int, int], kind: str, why: str) -> BudgetPart:
@@ -344,8 +343,9 @@ def estimate_budget(
     node = settings.largest_node
     counted = _counts_shared(seen)
     elsewhere, capacity, limit = _elsewhere(seen, shared_now if counted else 0)
-    own = [p for p in seen.processes if p.kind == CLIENT and (p.own or not seen.connections)]
+    own = [p for p in seen.processes if p.own]
     at = "" if seen.connections else " (a session that has just begun, as there is no client)"
+    at += f"; {seen.pgsweep_sessions} of pgsweep are left out" if seen.pgsweep_sessions > 1 else ""
     parts = [
         _part(
             "shared memory",

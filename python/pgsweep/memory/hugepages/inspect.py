@@ -86,7 +86,9 @@ def examine(
         facts = read_facts(connection)
         process = read_postmaster(connection)
         own_pid = connection.info.backend_pid
-        clients = {one.pid for one in read_activity(connection).values() if one.kind == CLIENT}
+        activity = read_activity(connection).values()
+        ours = {one.pid for one in activity if one.pgsweep}
+        clients = {one.pid for one in activity if one.kind == CLIENT} - ours
         found = search(*process)
         pid = found.pid
         place = read_place(connection, pid)
@@ -101,7 +103,7 @@ def examine(
         # As long as the session lives: where there is no other, it shows what a connection has.
         family = read_family(pid) if pid is not None else []
         own_tables_bytes = _own_tables(family, clients, own_pid)
-    others = [one for one in family if one.inner_pid != own_pid]
+    others = [one for one in family if one.inner_pid not in ours]
     here = pid is not None or facts.by_socket
     pools = read_pools() if here else []
     mapping = shared_memory(pid) if pid is not None else None
@@ -302,7 +304,7 @@ def _vmpeak(pid: int, page_bytes: int) -> int | None:
 
 def _own_tables(family: Sequence[ProcessStatus], clients: Container[int], own_pid: int) -> int:
     """Return the page tables of a connection without those for shared memory: the most of a few."""
-    sample = [one for one in family if one.inner_pid in clients and one.inner_pid != own_pid]
+    sample = [one for one in family if one.inner_pid in clients]
     sample = sample or [one for one in family if one.inner_pid == own_pid]
     found = [own_tables(one.pid, one.page_tables, one.rss_shmem or 0) for one in sample[:_SAMPLE]]
     return max(found, default=0)
