@@ -40,6 +40,8 @@ from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, Memory
 from pgsweep.records.place import Place
 
 CLIENT = "client backend"
+ASSUMED = "assumed"
+"""The method of a process that is not seen: what it takes is assumed (memory/assumed.py)."""
 MEMORY_LIMIT = "whether a memory cgroup limits the server"
 
 

@@ -26,7 +26,7 @@ from pgsweep.pg.activity import read_activity
 from pgsweep.pg.bindir import ServerBinaries
 from pgsweep.pg.catalog import read_postmaster, read_server
 from pgsweep.pg.connect import connect
-from pgsweep.pg.next_start import read_next_start
+from pgsweep.pg.next_start import NextStart, read_next_start
 from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
@@ -93,7 +93,8 @@ def examine(
         pid = found.pid
         place = read_place(connection, pid)
         # The pages are taken when the server starts next: with the values that wait for that.
-        coming = read_next_start(connection).pending if pending else {}
+        start = read_next_start(connection) if pending else NextStart({}, [])
+        coming = start.pending
         sizes = {k: v for k, v in coming.items() if k.startswith(_SIZED_BY) or k.endswith("_buffers")}
         changes = {**{name: value for name, value in sizes.items() if value is not None}, **(settings or {})}
         takes_more = {*sizes, "shared_preload_libraries"}
@@ -175,6 +176,7 @@ def examine(
         notes.append(f"{', '.join(counted)}: another value waits for the next start already")
     if uncounted:
         notes.append(f"not counted: what waits for the next start of {', '.join(uncounted)}")
+        notes += [] if start.unseen is None else [start.unseen]
     return msgspec.structs.replace(
         result, reasons=[*reasons_for(result, around), *notes], steps=steps_for(result, around)
     )
