@@ -157,6 +157,7 @@ def examine(
         steps=[],
         missing=_missing(here, found, pid),
         own_pages=own,
+        after_stop=None if pool is None else pool.after_stop(own),
         shared_memory_type=changes.get("shared_memory_type", facts.shared_memory_type),
         place=place,
     )
