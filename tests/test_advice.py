@@ -397,7 +397,10 @@ def test_what_a_limit_of_huge_pages_would_stop_is_not_applied(
     setting: str, limit: str, available: int, words: str | None
 ) -> None:
     found = msgspec.structs.replace(
-        pages(saved=GB, limit=4 * MB), available=available, binding_limit=f"/pod/hugetlb.2MB{limit}.max"
+        pages(saved=GB, limit=4 * MB),
+        available=available,
+        after_stop=available,
+        binding_limit=f"/pod/hugetlb.2MB{limit}.max",
     )
     settings = {**growing().settings, "huge_pages": setting}
     result = advised(replace(growing(), huge_pages=found, settings=settings))

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgsweep.host.pagetables import page_tables_of
 from pgsweep.host.procfile import field_bytes, parse_fields
@@ -25,6 +26,7 @@ from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import look, opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.memory_settings import read_memory_settings
+from pgsweep.pg.next_start import read_next_start
 from pgsweep.pg.queries import load
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.place import Place, PlaceMemory
@@ -395,6 +397,8 @@ def test_without_a_client_as_many_connections_fit_as_with_fresh_ones() -> None:
             with opened(cluster.conninfo()) as local:
                 among = budget(local, ram_bytes=GB)
     assert (alone.connections, among.connections) == (0, 10)
+    # Nothing else was measured in a memory that is only named.
+    assert (parts(alone)["everything else"].kind, parts(alone)["everything else"].now_bytes) == ("assumed", 0)
     assert alone.possible_connections == pytest.approx(among.possible_connections, rel=0.12)
 
 
@@ -411,6 +415,29 @@ def test_what_the_next_start_brings_is_said() -> None:
         assert [reason for reason in found.reasons if "--max-connections 321" in reason]
         asked = budget(local, max_connections=321, ram_bytes=GB)
         assert not [reason for reason in asked.reasons if "next restart" in reason]
+
+
+def test_a_role_that_may_not_read_the_files_learns_which_grants_it_lacks(bindir: Path | None) -> None:
+    with (
+        Cluster.create(bindir, {"max_connections": "30"}) as cluster,
+        psycopg.connect(cluster.conninfo(), autocommit=True) as admin,
+    ):
+        admin.execute("CREATE ROLE norights LOGIN")
+        admin.execute("ALTER SYSTEM SET max_connections = 321")
+        admin.execute("ALTER SYSTEM SET shared_buffers = '99MB'")
+        admin.execute("SELECT pg_reload_conf()")
+        query = "SELECT count(*) FROM pg_settings WHERE pending_restart"
+        wait_until(lambda: admin.execute(query).fetchone() == (2,))
+        with opened(make_conninfo(cluster.conninfo(), user="norights")) as local:
+            waits = [r for r in budget(local, ram_bytes=GB).reasons if "next restart" in r]
+            assert len(waits) == 1 and "max_connections" in waits[0] and "shared_buffers" in waits[0]
+            unseen = read_next_start(local.connection).unseen
+            grants = re.findall(r"GRANT .*? TO \w+", (unseen or "").replace('"', ""))
+            assert len(grants) == 2
+            for grant in grants:
+                admin.execute(grant)
+            now = read_next_start(local.connection)
+            assert (now.unseen, now.pending["max_connections"]) == (None, "321")
 
 
 @needs_root

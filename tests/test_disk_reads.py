@@ -296,7 +296,7 @@ def test_the_interval_under_mglru_holds_the_two_lists(
 
 
 def test_less_memory_than_the_shared_memory_is_refused(trace: Path, tmp_path: Path) -> None:
-    message = "--ram 9 MB is less than the 10 MB of shared memory that the server has now"
+    message = "the memory asked about, 9 MB, is less than the 10 MB of shared memory that the server has now"
     with pytest.raises(UsageError, match=message):
         predict(trace, memory_bytes=9 * MB)
     with pytest.raises(UsageError, match="is less than the 10 MB of shared memory"):
@@ -310,7 +310,7 @@ def test_less_memory_than_the_shared_memory_is_refused(trace: Path, tmp_path: Pa
     for command in ("predict", "advise"):
         done = run(command, str(snapshots), "--ram", "7MB")
         assert done.returncode == 2, done.stderr
-        assert "--ram 7 MB is less than the 8 MB of shared memory" in " ".join(done.stderr.split())
+        assert "7 MB, is less than the 8 MB of shared memory" in " ".join(done.stderr.split())
 
 
 def test_where_the_pool_leaves_nothing_today_smaller_ones_are_considered(trace: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import MissingAbility
+from pgsweep.memory.budget import budget
 from pgsweep.memory.processes import connection_cost, look, opened
 from pgsweep.pg.catalog import ServerProcess
 from pgsweep.pg.cluster import Cluster
@@ -320,6 +321,48 @@ def test_the_command(wheel18: Cluster) -> None:
     assert csv[0].startswith("pid,server_pid,kind,")
     wrong = run("memory", wheel18.conninfo(), "--watch", "--json")
     assert wrong.returncode == 2
+
+
+@pytest.mark.parametrize("name", ["", "shop"])
+def test_sessions_of_pgsweep_are_none_of_the_applications(server: Cluster, name: str, tmp_path: Path) -> None:
+    """Two that watch, under pgsweep's name or the user's, beside one client that is smaller than they are."""
+    conninfo = server.conninfo()
+    watch = ("memory", conninfo, "--watch", "--interval", "200ms")
+    record = (
+        "record",
+        conninfo,
+        "--source",
+        "sql",
+        "--for",
+        "10min",
+        "--out",
+        str(tmp_path / "a.evidence"),
+    )
+    with sessions(conninfo, 1) as (client,), ExitStack() as watching:
+        pids = {client.info.backend_pid}
+        for words in (watch, record):
+            command = launch(
+                *words,
+                env={"PGAPPNAME": name} if name else None,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            watching.enter_context(command)
+            watching.callback(command.send_signal, signal.SIGINT)
+
+        def they_watch() -> bool:
+            result = look_at(conninfo)
+            return sum(process.own for process in result.processes) >= 3
+
+        wait_until(they_watch)
+        result = look_at(conninfo)
+        assert result.cost is not None
+        assert (result.connections, result.cost.connections, result.pgsweep_sessions) == (1, 1, 3)
+        with opened(conninfo) as local:
+            alone = budget(local, ram_bytes=1 << 30)
+        assert alone.connections == 1
+        assert {p.server_pid for p in result.processes if p.kind == "client backend" and not p.own} == pids
+    assert " 3 of pgsweep are left out" in memory_text(result, Terminal())
 
 
 def test_watching_ends_with_ctrl_c(wheel18: Cluster) -> None:

@@ -172,6 +172,8 @@ def _next_start(connection: Connection, server: Server, place: Place) -> list[Ab
     if found.pending:
         waiting = (f"{name} = {value or 'a value that is not seen'}" for name, value in found.pending.items())
         why.append(f"it takes over {', '.join(waiting)}")
+        if found.unseen is not None and None in found.pending.values():
+            why.append(found.unseen)
         pool, limit = found.pending.get("shared_buffers"), place.memory.limit_bytes
         if pool is not None and limit is not None and bytes_of(pool, server.block_size_bytes) > limit:
             why.append(f"the server is killed then: its memory is limited to {format_bytes(limit)}")

@@ -18,6 +18,7 @@ import pytest
 from pgsweep.advice.huge_pages import advise_huge_pages
 from pgsweep.doctor import examine as doctor
 from pgsweep.errors import ClusterError
+from pgsweep.host.hugepages import pool_file
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.hugepages import HugePagesResult
@@ -219,6 +220,36 @@ def test_surplus_pages_are_not_set_aside(overcommit: Path) -> None:
         found = abilities(doctor(cluster.conninfo()))["huge_pages"]
         assert f"the kernel has {kept} of 2 MB set aside" in found.why
         assert found.enable == f"sudo sysctl -w vm.nr_hugepages={kept + needed}"
+
+
+def test_surplus_pages_that_the_kernel_does_not_make_again_do_not_suffice(bindir: Path | None) -> None:
+    """The number was lowered below a running server's: it has its pages, and its next start finds none."""
+    with Cluster.create(bindir, {**SETTINGS, "huge_pages": "off"}) as cluster, locked_pages() as pages:
+        needed = examine(cluster.conninfo()).huge_pages_needed or 0
+        start_with(pages, needed, cluster, {"huge_pages": "on"})
+        enough = examine(cluster.conninfo())
+        assert (enough.too_few, enough.steps) == (0, [])
+        assert abilities(doctor(cluster.conninfo()))["huge_pages"].available is True
+        pool_file(PAGE).write_text(str(pages.pool().persistent - needed))
+        result = examine(cluster.conninfo())
+        assert (result.status, result.own_pages, result.after_stop, result.too_few) == (
+            "on",
+            needed,
+            0,
+            needed,
+        )
+        kept = pages.pool().persistent
+        assert result.target == kept + needed and any(
+            str(result.target) in step.text for step in result.steps
+        )
+        [_, setting] = advise_huge_pages(replace(growing(), huge_pages=result), growing().today_bytes)
+        assert (setting.name, setting.value) == ("vm.nr_hugepages", str(kept + needed))
+        found = abilities(doctor(cluster.conninfo()))["huge_pages"]
+        assert (found.available, found.enable) == (False, f"sudo sysctl -w vm.nr_hugepages={kept + needed}")
+        with pytest.raises(ClusterError):
+            cluster.restart({"huge_pages": "on"})
+        start_with(pages, needed, cluster, {"huge_pages": "on"})
+        cluster.restart({"huge_pages": "off"})
 
 
 def test_a_budget_for_more_connections_counts_the_missing_pages(bindir: Path | None) -> None:

@@ -43,7 +43,7 @@ def advise_huge_pages(situation: Situation, size_bytes: int) -> list[AdvisedSett
         why = found.reasons[0] if found.reasons else "the kernel's huge pages are not seen from here"
         return [_setting("huge_pages", setting, why, unknown=True)]
     if found.status == "on":
-        return _in_use(situation, found, setting, size_bytes)
+        return _in_use(found, setting, size_bytes)
     return _not_in_use(situation, found, setting)
 
 
@@ -54,7 +54,7 @@ def _limited(found: HugePagesResult, setting: str | None) -> list[AdvisedSetting
     name = Path(found.binding_limit).name
     why = f"the server's hugetlb cgroup allows {format_count(allowed)} of them"
     # With try a server takes ordinary pages where mapping is refused, or the kernel has too few.
-    granted = ".rsvd." not in name and (found.available or 0) + found.own_pages >= (needed or 0)
+    granted = ".rsvd." not in name and (found.after_stop or 0) >= (needed or 0)
     if needed is None or not (setting == "on" or (setting != "off" and granted)):
         return [_setting("huge_pages", setting, f"{why} ({found.binding_limit})")]
     ends = "does not start" if ".rsvd." in name else "is killed when it touches more"
@@ -75,15 +75,13 @@ def _limited(found: HugePagesResult, setting: str | None) -> list[AdvisedSetting
     ]
 
 
-def _in_use(
-    situation: Situation, found: HugePagesResult, setting: str | None, size_bytes: int
-) -> list[AdvisedSetting]:
+def _in_use(found: HugePagesResult, setting: str | None, size_bytes: int) -> list[AdvisedSetting]:
     why = f"the shared memory lies in huge pages{_without(found)}"
     keep = _setting("huge_pages", setting, why, purpose="they are in use already")
     total = _total(found)
     assert found.target is not None
     assert found.huge_pages_needed is not None
-    if size_bytes == situation.today_bytes or found.target == total:
+    if found.target == total:
         why = f"{total} are set aside, which suffices"
         return [keep, _pages(total, None, why, purpose="more of them would not be used")]
     why = (

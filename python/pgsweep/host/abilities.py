@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final
 
 from pgsweep._native import check_tracing, page_cache, peek_relations
-from pgsweep.host.hugepages import Pool, read_pools, shared_memory
+from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, shared_memory
 from pgsweep.host.limits import HugeLimits, huge_page_limits
 from pgsweep.host.machine import describe_machine, memory_bytes
 from pgsweep.host.place import look
@@ -283,7 +283,7 @@ class HostChecks:
         if needed is None and memory is not None and pool is not None:
             needed = -(-memory.size_bytes // pool.size_bytes)
         if seen.huge_pages_status == "on" or (memory is not None and memory.huge):
-            return _ability(name, True, "the server's shared memory lies in huge pages", None, [])
+            return self._used_huge_pages(pool, memory)
         if seen.shared_memory_type != "mmap":
             why = f"shared_memory_type is {seen.shared_memory_type}, and huge pages are taken for mmap only"
             return _ability(name, False, why, None, [])
@@ -307,6 +307,19 @@ class HostChecks:
             return _ability(name, False, f"{why}: restart the server with huge_pages = on", None, [])
         why += ": set them aside on this host, then restart the server"
         return _ability(name, False, why, f"sudo sysctl -w vm.nr_hugepages={pool.target(needed)}", [])
+
+    def _used_huge_pages(self, pool: Pool | None, memory: SharedMemory | None) -> Ability:
+        """Return the ability of a server that has huge pages: surplus ones it has this time only."""
+        name, why = "huge_pages", "the server's shared memory lies in huge pages"
+        own = 0 if pool is None or memory is None else -(-memory.size_bytes // pool.size_bytes)
+        # With a huge_page_size of its own its pages are in another pool.
+        if pool is None or pool.total - pool.available < own or (lacks := own - pool.after_stop(own)) <= 0:
+            return _ability(name, True, why, None, [])
+        why += (
+            f"; {format_count(lacks)} of its {format_count(own)} pages are surplus, and gone when it stops: "
+            "its next start finds too few, unless the kernel makes others on demand"
+        )
+        return _ability(name, False, why, f"sudo sysctl -w vm.nr_hugepages={pool.target(own, own)}", [])
 
     def _huge_pages_elsewhere(self, why: str, needed: int) -> Ability:
         if self._seen is not None and self._seen.hosted:

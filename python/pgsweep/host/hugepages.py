@@ -87,6 +87,17 @@ class Pool:
         """
         return self.total - self.surplus
 
+    def after_stop(self, own: int) -> int:
+        """Return how many pages are available once a server has given back its own.
+
+        As long as there are surplus pages, each page that is freed is one of them, and gone (mm/hugetlb.c,
+        `free_huge_folio`). Whether the kernel makes others on demand (`overcommit`) is not certain.
+
+        Args:
+            own: pages that the server has now.
+        """
+        return self.available + max(0, own - self.surplus)
+
     def target(self, needed: int, own: int = 0) -> int:
         """Return how many must be set aside for a server that starts once it has given back its own pages.
 
@@ -94,8 +105,7 @@ class Pool:
             needed: by the server.
             own: that it has now.
         """
-        back = max(0, own - self.surplus)  # surplus pages go with the server
-        return self.persistent + max(0, needed - self.available - back)
+        return self.persistent + max(0, needed - self.after_stop(own))
 
 
 _READINGS = 10

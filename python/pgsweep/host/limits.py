@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pgsweep.host.group_tree import PROC, Groups, Unseen, groups_of, mounts_of
+from pgsweep.host.procfile import field_bytes, parse_fields, read_kernel_text
 
 _NO_LIMIT = 1 << 62
 """Version 1 shows no limit as a number of pages that no machine has (mm/page_counter.c)."""
@@ -24,8 +25,9 @@ class MemoryRoom(NamedTuple):
         path: the group.
         limit_bytes: of it.
         used_bytes: what it holds now, page cache included.
-        available_bytes: the limit, less what the group holds and cannot drop: all but page cache and, where
-            the kernel says how much that is (version 2), the kernel's own caches, as of names of files.
+        available_bytes: the limit, less what the group holds and cannot drop: all but page cache and the
+            kernel's own caches, as of names of files. How large these are version 2 says; of version 1 it is
+            estimated.
         cached_bytes: page cache of files, shared memory not counted.
         shmem_bytes: shared memory counted to the group.
         throttles: the limit is memory.high: above it processes are not killed, but slowed down.
@@ -119,8 +121,8 @@ def memory_limits(pid: int, proc: Path = Path("/proc")) -> MemoryLimits:
     if isinstance(groups, Unseen):
         return MemoryLimits(None, None, groups.why)
     limit, usage = _MEMORY[groups.version]
-    hard = [_room_in(group, limit, usage) for group in groups.folders]
-    high = [_room_in(group, "memory.high", usage) for group in groups.folders if groups.version == 2]
+    hard = [_room_in(group, limit, usage, proc) for group in groups.folders]
+    high = [_room_in(group, "memory.high", usage, proc) for group in groups.folders if groups.version == 2]
     hardest, highest = (
         min((room for room in rooms if room is not None), key=_available, default=None)
         for rooms in (hard, high)
@@ -353,14 +355,15 @@ def _available(room: MemoryRoom) -> int:
     return room.available_bytes
 
 
-def _room_in(group: Path, limit_file: str, usage_file: str) -> MemoryRoom | None:
+def _room_in(group: Path, limit_file: str, usage_file: str, proc: Path) -> MemoryRoom | None:
     limit, used = _number(group / limit_file), _number(group / usage_file)
     if limit is None or limit >= _NO_LIMIT or used is None:
         return None
     cached, shmem, slab = 0, 0, 0
     with suppress(OSError):
         cached, shmem = cached_in(group)
-        slab = int(_stat(group).get("slab_reclaimable", "0"))
+        found = _stat(group).get("slab_reclaimable")
+        slab = _reclaimable(group, proc) if found is None else int(found)
     return MemoryRoom(
         path=group,
         limit_bytes=limit,
@@ -370,6 +373,27 @@ def _room_in(group: Path, limit_file: str, usage_file: str) -> MemoryRoom | None
         shmem_bytes=shmem,
         throttles=limit_file == "memory.high",
     )
+
+
+_KERNEL_BYTES_PER_PROCESS = 128 << 10
+"""Of the kernel's memory, what a process takes besides page tables: its stack of 16 kB, mappings, files."""
+
+
+def _reclaimable(group: Path, proc: Path) -> int:
+    """Return how much of the kernel's memory of a group of version 1 it can give up: an estimate.
+
+    Version 1 counts it (memory.kmem, in the group's usage too) and does not say what it is for. What its
+    processes need is subtracted; of the rest as much is taken to be reclaimable as of the host's own.
+    """
+    kernel = _number(group / "memory.kmem.usage_in_bytes") or 0
+    for file in group.rglob("cgroup.procs"):
+        for pid in file.read_text().split():
+            with suppress(OSError):
+                status = parse_fields(read_kernel_text(proc / pid / "status"))
+                kernel -= (field_bytes(status, "VmPTE") or 0) + _KERNEL_BYTES_PER_PROCESS
+    host = parse_fields(read_kernel_text(proc / "meminfo"))
+    share = (field_bytes(host, "SReclaimable") or 0) / (field_bytes(host, "Slab") or 1)
+    return round(max(0, kernel) * min(1.0, share))
 
 
 def processes_allowed(pid: int, proc: Path = PROC) -> tuple[int | None, int | None]:

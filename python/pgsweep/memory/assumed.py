@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from pgsweep.memory.budget import BUFFER_OVERHEAD, estimate_budget
-from pgsweep.memory.processes import CLIENT, connection_cost
+from pgsweep.memory.budget import BUFFER_OVERHEAD, assumed_elsewhere, estimate_budget
+from pgsweep.memory.processes import ASSUMED, CLIENT, connection_cost
 from pgsweep.pg.activity import read_activity
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.connect import Connection
@@ -61,7 +61,7 @@ def budget_by_settings(
         activity = read_activity(connection)
     if work_mem_bytes is not None:
         settings = dataclasses.replace(settings, work_mem=work_mem_bytes)
-    clients = sum(1 for one in activity.values() if one.kind == CLIENT and not one.own)
+    clients = sum(1 for one in activity.values() if one.kind == CLIENT and not one.pgsweep)
     shared = settings.shared_memory or round(settings.shared_buffers * BUFFER_OVERHEAD)
     kinds = [CLIENT] * max(1, clients) + ["background"] * _BACKGROUND
     processes = [_process(number, kind) for number, kind in enumerate(kinds)]
@@ -107,21 +107,12 @@ def budget_by_settings(
         own_tables_bytes=_TABLES_BYTES,
         huge_page_bytes=2 << 20,
     )
-    known = settings.shared_memory is not None
-    parts = [
-        part
-        if part.name == "shared memory" and known
-        else msgspec.structs.replace(part, kind="assumed", why=f"{_SAID.get(part.name, '')}{part.why}")
-        for part in result.parts
-    ]
-    return msgspec.structs.replace(result, parts=parts)
-
-
-_SAID: Final = {
-    "connections": f"{format_bytes(PRIVATE_BYTES)} each are assumed; ",
-    "background processes": f"{format_bytes(_BACKGROUND_BYTES)} each are assumed; ",
-    "everything else": "a tenth of the memory is assumed; ",
-}
+    if settings.shared_memory is not None:
+        size, *others = result.parts
+        result = msgspec.structs.replace(
+            result, parts=[msgspec.structs.replace(size, kind="measured"), *others]
+        )
+    return assumed_elsewhere(result, f"a tenth of the memory of the host, {format_bytes(ram_bytes)}")
 
 
 def _assumed() -> Missing:
@@ -156,5 +147,5 @@ def _process(number: int, kind: str) -> MemoryProcess:
         huge_pages_bytes=0,
         swap_bytes=0,
         rss_bytes=private,
-        method="assumed",
+        method=ASSUMED,
     )

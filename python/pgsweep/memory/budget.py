@@ -30,7 +30,7 @@ from pgsweep.host.procfile import PROC
 from pgsweep.host.yama import who_may
 from pgsweep.memory.budget_notes import next_start, of_this_session
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.memory.processes import CLIENT, MEMORY_LIMIT, LocalServer, look
+from pgsweep.memory.processes import ASSUMED, CLIENT, MEMORY_LIMIT, LocalServer, look
 from pgsweep.pg.connect import connect, same_server
 from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
 from pgsweep.pg.refusals import explained
@@ -40,6 +40,9 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
+
+ELSEWHERE: Final = "everything else"
+"""The part of the budget that is not the server's."""
 
 SCARCE_RATIO: Final = 0.1
 """With less than this share of the memory left for cached files the verdict is `tight`."""
@@ -147,6 +150,9 @@ def budget(
     )
     notes = ([] if order is None else [order]) + next_start(local, asked=max_connections is not None)
     notes += of_this_session(local, settings, asked=work_mem_bytes is not None)
+    if ram_bytes is not None:
+        why = "none is assumed: what --ram names is the server's own"
+        result = assumed_elsewhere(result, why)
     if notes:
         result = msgspec.structs.replace(result, reasons=[*result.reasons, *notes])
     if asked is not None:
@@ -158,6 +164,15 @@ def budget(
         why="no PostgreSQL of the server's version could be asked here; it is taken to be as now",
     )
     return msgspec.structs.replace(result, missing=[*result.missing, unknown])
+
+
+def assumed_elsewhere(result: BudgetResult, why: str) -> BudgetResult:
+    """Return a budget in which what the kernel and other programs take is assumed, with the reason."""
+    parts = [
+        msgspec.structs.replace(part, kind="assumed", why=why) if part.name == ELSEWHERE else part
+        for part in result.parts
+    ]
+    return msgspec.structs.replace(result, parts=parts)
 
 
 def _with_memory(seen: MemoryResult, ram_bytes: int) -> MemoryResult:
@@ -175,16 +190,12 @@ def _with_memory(seen: MemoryResult, ram_bytes: int) -> MemoryResult:
 
 
 def _seen(local: LocalServer) -> MemoryResult:
-    """Return the processes; where there is no client, with a session that has just begun in its place.
-
-    pgsweep's own session has read catalogs and statistics, so it is larger than a session that has done
-    nothing, and is not a client of anybody.
-    """
+    """Return the processes; where there is no client, with a session that has just begun among them."""
     seen = look(local)
-    if any(p.kind == CLIENT and not p.own for p in seen.processes):
+    if seen.connections:
         return seen
     with connect(same_server(local.connection)):
-        return msgspec.structs.replace(look(local), connections=0)
+        return msgspec.structs.replace(look(local), pgsweep_sessions=seen.pgsweep_sessions)
 
 
 _MORE_CONNECTIONS = 100
@@ -249,9 +260,12 @@ def _with_huge_pages(result: BudgetResult, asked: HugePagesResult) -> BudgetResu
 
 
 def connections_of(seen: MemoryResult) -> list[MemoryProcess]:
-    """Return the client backends without our own; our own where there is no other."""
+    """Return the client backends without those of pgsweep; where there is no other, the smallest of these.
+
+    One that has read catalogs and statistics is larger than one that has just begun.
+    """
     clients = [p for p in seen.processes if p.kind == CLIENT and not p.own]
-    return clients or [p for p in seen.processes if p.own]
+    return clients or sorted((p for p in seen.processes if p.own), key=lambda p: p.cost_bytes or 0)[:1]
 
 
 def _part(name: str, sizes: tuple[int, int, int], kind: str, why: str) -> BudgetPart:
@@ -344,21 +358,29 @@ def estimate_budget(
     node = settings.largest_node
     counted = _counts_shared(seen)
     elsewhere, capacity, limit = _elsewhere(seen, shared_now if counted else 0)
-    own = [p for p in seen.processes if p.kind == CLIENT and (p.own or not seen.connections)]
+    own = [p for p in seen.processes if p.own]
     at = "" if seen.connections else " (a session that has just begun, as there is no client)"
+    at += f"; {seen.pgsweep_sessions} of pgsweep are left out" if seen.pgsweep_sessions > 1 else ""
+    each = f"private memory, {format_bytes(mean)} each on average today, 95% below {format_bytes(p95)}{at}"
+    tables = f"{format_bytes(tables_mean)} a connection today"
+    there = f"{format_bytes(shared_now)} of it are there now"
+    measured, predicted = "measured", "predicted"
+    if any(process.method == ASSUMED for process in seen.processes):
+        measured = predicted = ASSUMED
+        each, tables = (
+            f"{format_bytes(mean)} of private memory each",
+            f"{format_bytes(tables_mean)} a connection",
+        )
+        there = "all of it is taken to be there"
     parts = [
         _part(
             "shared memory",
             (shared_now if counted else 0, size if counted else 0, size if counted else 0),
-            "measured" if size == size_now else "predicted",
+            measured if size == size_now else predicted,
             f"shared_buffers {format_bytes(settings.shared_buffers)} and "
             f"{format_bytes(size - settings.shared_buffers)} around it"
             + ("" if size == size_now else f", {format_bytes(size_now)} in all now")
-            + (
-                f"; {format_bytes(shared_now)} of it are there now"
-                if counted
-                else "; in huge pages, which the memory cgroup does not count"
-            ),
+            + (f"; {there}" if counted else "; in huge pages, which the memory cgroup does not count"),
         ),
         _part(
             "page tables",
@@ -367,8 +389,8 @@ def estimate_budget(
                 tables_others + connections * tables_mean,
                 tables_others_full + connections * tables_full,
             ),
-            "predicted",
-            f"{format_bytes(tables_mean)} a connection today, {format_bytes(tables_full)} once it has "
+            predicted,
+            f"{tables}, {format_bytes(tables_full)} once it has "
             f"used all of the pool, in pages of {format_bytes(page_bytes)}",
         ),
         _part(
@@ -378,19 +400,19 @@ def estimate_budget(
                 connections * mean,
                 connections * p95,
             ),
-            "predicted",
-            f"private memory, {format_bytes(mean)} each on average today, 95% below {format_bytes(p95)}{at}",
+            predicted,
+            each,
         ),
         _part(
             "background processes",
             (private_others, private_others, private_others),
-            "measured",
+            measured,
             f"private memory of {len(others)} process{'es' if len(others) != 1 else ''}",
         ),
         *_allowed_parts(settings, version_num, connections, plan_nodes),
         *_logical_decoding(settings),
         _part(
-            "everything else",
+            ELSEWHERE,
             (elsewhere, elsewhere, elsewhere),
             "measured",
             "the kernel and other programs" + (" in the memory cgroup" if limit is not None else ""),

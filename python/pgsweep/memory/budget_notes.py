@@ -23,15 +23,20 @@ def next_start(local: LocalServer, *, asked: bool) -> list[str]:
         asked: the number of connections was given.
     """
     with explained():
-        pending = read_next_start(local.connection).pending
-    notes = []
-    for name in _BUDGETED:
-        if name in pending and not (asked and name == "max_connections"):
-            value = pending[name]
-            what = f"another {name}" if value is None else f"{name} = {value}"
-            again = f": --max-connections {value}" if name == "max_connections" and value is not None else ""
-            notes.append(f"{what} comes with the next restart; this budget is of today's{again}")
-    return notes
+        coming = read_next_start(local.connection)
+    names = [
+        name for name in _BUDGETED if name in coming.pending and not (asked and name == "max_connections")
+    ]
+    if not names:
+        return []
+    values = {name: coming.pending[name] for name in names}
+    what = ", ".join(
+        f"{name} = {value}" if value is not None else f"another {name}" for name, value in values.items()
+    )
+    text = f"{what} with the next restart; this budget is of today's"
+    if (most := values.get("max_connections")) is not None:
+        text += f": --max-connections {most}"
+    return [text] + ([coming.unseen] if coming.unseen is not None and None in values.values() else [])
 
 
 def of_this_session(local: LocalServer, settings: MemorySettings, *, asked: bool) -> list[str]:

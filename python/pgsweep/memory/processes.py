@@ -40,6 +40,8 @@ from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, Memory
 from pgsweep.records.place import Place
 
 CLIENT = "client backend"
+ASSUMED = "assumed"
+"""The method of a process that is not seen: what it takes is assumed (memory/assumed.py)."""
 MEMORY_LIMIT = "whether a memory cgroup limits the server"
 
 
@@ -128,6 +130,7 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
         max_connections=int(local.server.settings["max_connections"]),
         huge_pages=None if segment is None else segment.huge,
         connections=len(clients),
+        pgsweep_sessions=sum(p.own for p in processes),
         cost=connection_cost(clients),
         totals=_totals(local.postmaster_pid, found, segment),
         host=_host(place),
@@ -169,7 +172,8 @@ def _process(
     status, private = memory.status, memory.private
     known = activity.get(status.inner_pid)
     query = None
-    if queries and known is not None and not known.hidden and not known.own and known.query:
+    pgsweep = known is not None and known.pgsweep
+    if queries and known is not None and not known.hidden and not pgsweep and known.query:
         query = " ".join(known.query.split())[:200]
     return MemoryProcess(
         pid=status.pid,
@@ -188,7 +192,7 @@ def _process(
         swap_bytes=status.swap,
         rss_bytes=status.rss,
         method=private.method,
-        own=known is not None and known.own,
+        own=pgsweep,
         why=private.refused,
     )
 

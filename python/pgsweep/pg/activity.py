@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import psycopg
 
-from pgsweep.pg.queries import load
+from pgsweep.pg.conninfo import APPLICATION, LAB
+from pgsweep.pg.queries import is_ours, load
 from pgsweep.plain import decode_name, decode_nullable
 
 
@@ -30,6 +31,17 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     query: str | None
     hidden: bool
     own: bool
+
+    @property
+    def pgsweep(self) -> bool:
+        """Whether it is a session of pgsweep, of this process or another, such as `serve` or `top`.
+
+        By its name, or, where the user gave it another, by the statement that it sent last. The sessions by
+        which `lab` loads a server are none.
+        """
+        name = self.application or ""
+        named = name == APPLICATION or name.startswith(f"{APPLICATION} ")
+        return self.own or (named and name != LAB) or (self.query is not None and is_ours(self.query))
 
 
 def read_activity(connection: psycopg.Connection[Any]) -> dict[int, Activity]:

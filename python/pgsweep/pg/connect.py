@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.pg import open_sessions, unanswered
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, as_sockets, decoded
-from pgsweep.pg.conninfo import at_reached, note_reached, parameter_of, parse_conninfo
+from pgsweep.pg.conninfo import APPLICATION, at_reached, note_reached, parameter_of, parse_conninfo
 from pgsweep.pg.failures import connection_lost
 from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.refusals import explained, refused, translate
@@ -277,7 +277,7 @@ def _opened_at(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Se
     unanswered.require_answered(parameters)
     asked, parameters = parameters, dict(parameters)
     add_limits(parameters)
-    parameters.setdefault("fallback_application_name", "pgsweep")
+    parameters.setdefault("fallback_application_name", APPLICATION)
     # In a database of SQL_ASCII that would be the client's encoding too, and text would come as bytes.
     parameters.setdefault("client_encoding", "UTF8")
     given = parameter_of(parameters, "options")

@@ -185,6 +185,13 @@ def _is_service(parts: dict[str, str]) -> bool:
     return "service" in parts and "host" not in parts
 
 
+APPLICATION: Final = "pgsweep"
+"""The application_name of our sessions, where the user gives none; others have a word more (`with_name`)."""
+
+LAB: Final = f"{APPLICATION} lab"
+"""The application_name of the sessions by which `lab` loads a server: they play applications."""
+
+
 def with_name(conninfo: str, name: str) -> str:
     """Return a connection string whose sessions have an application_name, unless the environment has one."""
     return make_conninfo(conninfo, fallback_application_name=name)

@@ -15,13 +15,11 @@ from pgsweep.errors import PgsweepError
 from pgsweep.pg.activity import read_activity
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.connect import Connection, connect, set_for_session
+from pgsweep.pg.conninfo import LAB
 from pgsweep.pg.queries import load
 from pgsweep.pg.refusals import explained
 
 DATABASE: Final = "pgsweep_lab"
-APPLICATION: Final = "pgsweep lab"
-"""The application_name of all sessions that load the server."""
-
 _COMMENT: Final = "made by pgsweep lab run, which drops it"
 _CLIENTS: Final = frozenset({"client backend", "walsender"})
 _MOST_NAMED: Final = 3
@@ -35,7 +33,7 @@ def load_conninfo(conninfo: str, *, own_database: bool) -> str:
         own_database: whether they use the lab's database; else the one that conninfo names.
     """
     named = {"dbname": DATABASE} if own_database else {}
-    return make_conninfo(conninfo, application_name=APPLICATION, **named)
+    return make_conninfo(conninfo, application_name=LAB, **named)
 
 
 def overridden(connection: Connection, names: Sequence[str]) -> list[str]:
@@ -62,7 +60,7 @@ def other_clients(connection: Connection) -> list[str]:
 def end_sessions(connection: Connection) -> int:
     """End the sessions that a killed run has left, and return how many there were."""
     query = load("lab_end_sessions", connection.info.server_version)
-    return len(connection.execute(query, [APPLICATION]).fetchall())
+    return len(connection.execute(query, [LAB]).fetchall())
 
 
 def make_database(conninfo: str, extensions: Sequence[str]) -> None:

@@ -17,13 +17,20 @@ from psycopg.errors import InsufficientPrivilege
 from pgsweep.errors import MissingAbility
 from pgsweep.host.patroni import member_of
 from pgsweep.host.postmaster import search
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.catalog import read_postmaster
 from pgsweep.pg.manager import Source, read_sources
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_nullable
+from pgsweep.plain import decode_nullable, sql_identifier
 
 _NOT_NOW: Final = "setting could not be applied"
 """Of a value that cannot be, and of one that waits for a restart; the server does not translate it."""
+
+_TO_READ_FILES: Final = (
+    "SELECT ON pg_catalog.pg_file_settings",
+    "EXECUTE ON FUNCTION pg_catalog.pg_show_all_file_settings()",
+)
+"""What a role needs to read the files' settings: system_views.sql revokes both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +42,13 @@ class NextStart:
             may not read the files, or the files have none, and the default comes back.
         errors: what is wrong in the files: where, and what; empty where this role may not read them.
         errors_end_reloads: one of these keeps a reload from taking anything over.
+        unseen: why the values are not seen and how the role may read them; None where it may.
     """
 
     pending: dict[str, str | None]
     errors: list[str]
     errors_end_reloads: bool = False
+    unseen: str | None = None
 
 
 def read_next_start(connection: psycopg.Connection[Any]) -> NextStart:
@@ -51,7 +60,9 @@ def read_next_start(connection: psycopg.Connection[Any]) -> NextStart:
     try:
         rows = connection.execute(load("file_settings", connection.info.server_version)).fetchall()
     except InsufficientPrivilege:
-        return NextStart(pending, [])
+        role = sql_identifier(connection.info.user)
+        enable = as_superuser(connection, [f"GRANT {right} TO {role}" for right in _TO_READ_FILES])
+        return NextStart(pending, [], unseen=f"this role may not read pg_file_settings; {enable}")
     for name, value, file, line, error, waits in rows:
         setting, where = decode_nullable(name), f"{decode_nullable(file)} line {line}"
         if setting is not None and (

@@ -99,7 +99,9 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
             estimate, and `reasons` says so.
         huge_page_size_bytes: the size that the number is for.
         available: pages of that size that are free and not reserved; null where the host cannot be seen.
-        own_pages: pages of that size that the server has now; a start after its stop can take them again.
+        own_pages: pages of that size that the server has now.
+        after_stop: how many a start finds after the server's stop: those available, and its own but for
+            surplus pages, which are gone then; null where the host cannot be seen, and in older results.
         target: what nr_hugepages must be, other users' pages included.
         reasons: why the status is what it is, and what prevents the use of huge pages.
         transparent: what the kernel does with transparent huge pages, by the names of its files.
@@ -137,6 +139,7 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
     change: HugePagesChange | None = None
     missing: list[Missing] = []
     own_pages: int = 0
+    after_stop: int | None = None
     huge_limit_bytes: int | None = None
     huge_reservation_limit_bytes: int | None = None
     allowed_pages: int | None = None
@@ -146,6 +149,11 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
     place: Place | None = None
     database: str | None = None
     provenance: Provenance | None = None
+
+    @property
+    def too_few(self) -> int:
+        """How many pages a start after the server's stop lacks; 0 where that is not known."""
+        return max(0, (self.huge_pages_needed or 0) - self.after_stop) if self.after_stop is not None else 0
 
     @property
     def limit_binds(self) -> bool:

@@ -27,7 +27,7 @@ class MemoryProcess(msgspec.Struct, frozen=True, kw_only=True):
         huge_pages_bytes: shared memory in huge pages that it has mapped (HugetlbPages).
         rss_bytes: what `ps` and `top` show.
         method: how private memory was read: smaps_rollup, pagemap or smaps.
-        own: the session of pgsweep itself.
+        own: a session of pgsweep: of this command, or of another such as `serve`.
     """
 
     pid: int
@@ -51,7 +51,7 @@ class MemoryProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a connection costs, private memory and page tables: client backends without pgsweep's own."""
+    """What a connection costs, private memory and page tables: client backends without those of pgsweep."""
 
     connections: int
     mean_bytes: int
@@ -110,7 +110,8 @@ class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         processes: the highest cost first; `top` may have left out others.
         hidden: how many were left out.
-        connections: client backends, pgsweep's own not counted.
+        connections: client backends without those of pgsweep.
+        pgsweep_sessions: how many sessions pgsweep has there, this command's included.
         cost: null where there are no other connections, or their memory may not be read.
         place: where the server runs; null in older results.
     """
@@ -131,6 +132,7 @@ class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[Missing] = []
     place: Place | None = None
     provenance: Provenance | None = None
+    pgsweep_sessions: int = 1
 
     @property
     def private(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pgsweep.plain import sentence
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes
+from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Column, Measured, Predicted, Table
 from pgsweep.ui.terminal import Terminal
@@ -42,10 +42,10 @@ _LEGEND = (
 def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     """Return the bars, the parts, and the verdict."""
     whose = "limit of the memory cgroup" if result.limit_bytes is not None else "memory of the host"
-    if result.limit_bytes is None and result.place is not None and result.place.memory.limited != "no":
+    if any(part.name == "everything else" and part.kind == "assumed" for part in result.parts):
         whose = "memory"  # as it was named
     head = (
-        f"{count(result.connections)} connections now, "
+        f"{counted(result.connections, 'connection')} now, "
         f"max_connections {count(result.max_connections)}; {whose} {format_bytes(result.capacity_bytes)}."
     )
     paint = _PAINTS.get(result.verdict, "bold")
@@ -135,9 +135,10 @@ def _table_text(result: BudgetResult, terminal: Terminal) -> str:
 
 
 def _table(result: BudgetResult) -> Table[BudgetPart]:
+    measured = not any(part.now_bytes for part in result.parts if part.kind == "assumed")
     columns: list[Column[BudgetPart]] = [
         Column("", lambda part: part.name, left=True, page="memory"),
-        Column("now\nmeasured", lambda part: known_bytes(part.now_bytes)),
+        Column("now\nmeasured" if measured else "now", lambda part: known_bytes(part.now_bytes)),
         Column("low", lambda part: known_bytes(part.low_bytes)),
         Column("high", lambda part: known_bytes(part.high_bytes)),
         Column("", lambda part: part.kind, left=True, page="kind"),

@@ -56,10 +56,10 @@ def pool_text(pool: PoolState, terminal: Terminal) -> str:
     """Return the pool as a whole: its use, and the distribution of usage_count."""
     facts = [
         f"shared_buffers {format_bytes(pool.size_bytes)}",
-        f"used {format_bytes(pool.used_bytes)}",
-        f"unused {format_bytes(pool.unused_bytes)}",
-        f"dirty {format_bytes(pool.dirty_bytes)}",
-        f"pinned {format_bytes(pool.pinned_bytes)}",
+        f"used {known_bytes(pool.used_bytes)}",
+        f"unused {known_bytes(pool.unused_bytes)}",
+        f"dirty {known_bytes(pool.dirty_bytes)}",
+        f"pinned {known_bytes(pool.pinned_bytes)}",
     ]
     used = sum(pool.usage_counts)
     lines = [terminal.wrap(": ".join([facts[0], ", ".join(facts[1:])]))]
@@ -148,10 +148,10 @@ def _sections(result: CacheResult) -> list[Section]:
 
 def _pool_section(pool: PoolState) -> Section:
     facts = [
-        Fact(format_bytes(pool.size_bytes), "shared_buffers", Measured),
-        Fact(format_bytes(pool.used_bytes), "in use", Measured),
-        Fact(format_bytes(pool.dirty_bytes), "dirty", Measured),
-        Fact(format_bytes(pool.pinned_bytes), "pinned", Measured),
+        Fact(known_bytes(pool.size_bytes), "shared_buffers", Measured),
+        Fact(known_bytes(pool.used_bytes), "in use", Measured),
+        Fact(known_bytes(pool.dirty_bytes), "dirty", Measured),
+        Fact(known_bytes(pool.pinned_bytes), "pinned", Measured),
     ]
     used = sum(pool.usage_counts) or 1
     columns: list[Column[tuple[int, int]]] = [

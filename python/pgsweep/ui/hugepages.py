@@ -34,7 +34,8 @@ def headline(result: HugePagesResult) -> str:
     if result.methods.exact is None:
         text += " (estimated)"
     if result.own_pages:
-        return f"{text}, the server has {count(result.own_pages)} now"
+        text += f", the server has {count(result.own_pages)} now"
+        return f"{text}, its next start lacks {count(result.too_few)}" if result.too_few else text
     if result.available is not None:
         text += f", {count(result.available)} are available"
     return text

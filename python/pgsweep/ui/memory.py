@@ -46,14 +46,16 @@ def cost_lines(result: MemoryResult) -> list[str]:
     cost = result.cost
     if cost is None:
         if result.connections == 0:
-            return ["The only connection is pgsweep's own, so the cost of a connection is not known."]
+            return ["There are no connections but pgsweep's, so the cost of a connection is not known."]
         return ["The cost of a connection is not known: private memory may not be read."]
+    without = f"; {count(result.pgsweep_sessions)} of pgsweep are left out"
     many = f"{count(cost.connections)} connection{'s' if cost.connections > 1 else ''}"
     lines = [
         f"A connection costs {format_bytes(cost.mean_bytes)} on average: private memory "
         f"{format_bytes(cost.private_mean_bytes)}, page tables {format_bytes(cost.page_tables_mean_bytes)}.",
         f"95% of {many} cost at most {format_bytes(cost.p95_bytes)}, "
-        f"the worst {format_bytes(cost.worst_bytes)} (process {cost.worst_pid}).",
+        f"the worst {format_bytes(cost.worst_bytes)} (process {cost.worst_pid})"
+        f"{without if result.pgsweep_sessions > 1 else ''}.",
     ]
     again, neither = "shared memory", "no page tables"
     if result.huge_pages:

@@ -74,6 +74,7 @@ def apply(
     after = msgspec.structs.replace(
         result,
         available=now.available,
+        after_stop=now.after_stop(result.own_pages),
         pools=[pool_record(found, result.shared_memory_bytes) for found in pools],
         change=change,
     )

@@ -26,7 +26,7 @@ from pgsweep.pg.activity import read_activity
 from pgsweep.pg.bindir import ServerBinaries
 from pgsweep.pg.catalog import read_postmaster, read_server
 from pgsweep.pg.connect import connect
-from pgsweep.pg.next_start import read_next_start
+from pgsweep.pg.next_start import NextStart, read_next_start
 from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
@@ -86,12 +86,15 @@ def examine(
         facts = read_facts(connection)
         process = read_postmaster(connection)
         own_pid = connection.info.backend_pid
-        clients = {one.pid for one in read_activity(connection).values() if one.kind == CLIENT}
+        activity = read_activity(connection).values()
+        ours = {one.pid for one in activity if one.pgsweep}
+        clients = {one.pid for one in activity if one.kind == CLIENT} - ours
         found = search(*process)
         pid = found.pid
         place = read_place(connection, pid)
         # The pages are taken when the server starts next: with the values that wait for that.
-        coming = read_next_start(connection).pending if pending else {}
+        start = read_next_start(connection) if pending else NextStart({}, [])
+        coming = start.pending
         sizes = {k: v for k, v in coming.items() if k.startswith(_SIZED_BY) or k.endswith("_buffers")}
         changes = {**{name: value for name, value in sizes.items() if value is not None}, **(settings or {})}
         takes_more = {*sizes, "shared_preload_libraries"}
@@ -101,7 +104,7 @@ def examine(
         # As long as the session lives: where there is no other, it shows what a connection has.
         family = read_family(pid) if pid is not None else []
         own_tables_bytes = _own_tables(family, clients, own_pid)
-    others = [one for one in family if one.inner_pid != own_pid]
+    others = [one for one in family if one.inner_pid not in ours]
     here = pid is not None or facts.by_socket
     pools = read_pools() if here else []
     mapping = shared_memory(pid) if pid is not None else None
@@ -154,6 +157,7 @@ def examine(
         steps=[],
         missing=_missing(here, found, pid),
         own_pages=own,
+        after_stop=None if pool is None else pool.after_stop(own),
         shared_memory_type=changes.get("shared_memory_type", facts.shared_memory_type),
         place=place,
     )
@@ -173,6 +177,7 @@ def examine(
         notes.append(f"{', '.join(counted)}: another value waits for the next start already")
     if uncounted:
         notes.append(f"not counted: what waits for the next start of {', '.join(uncounted)}")
+        notes += [] if start.unseen is None else [start.unseen]
     return msgspec.structs.replace(
         result, reasons=[*reasons_for(result, around), *notes], steps=steps_for(result, around)
     )
@@ -302,7 +307,7 @@ def _vmpeak(pid: int, page_bytes: int) -> int | None:
 
 def _own_tables(family: Sequence[ProcessStatus], clients: Container[int], own_pid: int) -> int:
     """Return the page tables of a connection without those for shared memory: the most of a few."""
-    sample = [one for one in family if one.inner_pid in clients and one.inner_pid != own_pid]
+    sample = [one for one in family if one.inner_pid in clients]
     sample = sample or [one for one in family if one.inner_pid == own_pid]
     found = [own_tables(one.pid, one.page_tables, one.rss_shmem or 0) for one in sample[:_SAMPLE]]
     return max(found, default=0)

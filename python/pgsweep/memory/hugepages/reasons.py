@@ -63,7 +63,8 @@ def reasons_for(result: HugePagesResult, around: Circumstances) -> list[str]:
         reasons.append(_unknown(around))
     if around.impossible and around.shared_memory_type not in " ".join(reasons):
         reasons.append(_impossible(around))
-    asks = result.settings or (result.status != "on" and result.huge_pages != "off")
+    asks = result.too_few if result.status == "on" else result.huge_pages != "off"
+    asks = asks or bool(result.settings)
     if around.here and asks and not around.impossible:
         reasons += pool_reasons(result)
     reasons += [] if around.impossible else _huge_limits(result, around)
@@ -122,12 +123,15 @@ def pool_reasons(result: HugePagesResult) -> list[str]:
         return [f"this kernel or processor has no huge pages of {size}; there are {sizes}"]
     if pool.needed is None:
         return []
-    have = pool.available + result.own_pages
+    have = pool.available if result.after_stop is None else result.after_stop
     needed, pages = format_count(pool.needed), f"{format_count(have)} huge pages of {size}"
     if have >= pool.needed:
         when = "the next start finds enough" if result.settings else "it will use them when it is restarted"
         return [f"{pages} are available now, {needed} are needed: {when}"]
-    text = f"{pages} are available, {needed} are needed: {format_count(pool.needed - have)} too few"
+    when = " once it has stopped" if result.own_pages else ""
+    text = f"{pages} are available{when}, {needed} are needed: {format_count(pool.needed - have)} too few"
+    if gone := min(result.own_pages, pool.surplus):
+        text += f"; {format_count(gone)} of those that it has are surplus pages, which are gone then"
     if pool.reserved:
         free, reserved = format_count(pool.free), format_count(pool.reserved)
         text += f"; of {free} free ones {reserved} are reserved by running programs"

@@ -23,7 +23,7 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
         around: what else is known.
     """
     needed, page_bytes = result.huge_pages_needed, result.huge_page_size_bytes
-    if needed is None or (result.status == "on" and not result.settings):
+    if needed is None or (result.status == "on" and not result.settings and not result.too_few):
         return []
     place = result.place
     if place is not None and place.provider is not None:

@@ -86,5 +86,16 @@ def name_of(query: object) -> str | None:
     return _NAMES.get(query[:_BEGINNING]) if isinstance(query, str) else None
 
 
+def is_ours(statement: str) -> bool:
+    """Return whether a statement, perhaps cut short, is one of ours, sent by whatever process of pgsweep."""
+    return statement[:_BEGINNING] in _beginnings()
+
+
+@cache
+def _beginnings() -> frozenset[str]:
+    texts = (file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("*.sql"))
+    return frozenset(text[:_BEGINNING] for text in texts)
+
+
 _BEGINNING = 64
 _NAMES: dict[str, str] = {}

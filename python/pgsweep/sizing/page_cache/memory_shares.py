@@ -268,10 +268,10 @@ class MemoryFacts:
         """
         if memory_bytes is not None and memory_bytes < self.held_by_shared_bytes:
             raise UsageError(
-                f"--ram {format_bytes(memory_bytes)} is less than the {format_bytes(self.shared_bytes)} of "
-                "shared memory that the server has now",
+                f"the memory asked about, {format_bytes(memory_bytes)}, is less than the "
+                f"{format_bytes(self.shared_bytes)} of shared memory that the server has now",
                 cause="the pool and the page cache share it, and the pool alone does not fit into it",
-                hint="name more memory with --ram, or set shared_buffers lower and record again",
+                hint="name more memory, or set shared_buffers lower and record again",
             )
 
     def share_today(self, today_bytes: int) -> Share:
@@ -368,7 +368,7 @@ class MemoryFacts:
                 f"shared_buffers of {format_bytes(size_bytes)} leave no page cache in "
                 f"{format_bytes(memory_bytes)}",
                 cause=f"{format_bytes(self.other_bytes)} are neither shared memory nor cached files",
-                hint="name smaller sizes with --sizes, or more memory with --ram",
+                hint="name smaller sizes with --sizes, or more memory",
             )
         return found
 
