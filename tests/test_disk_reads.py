@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
-from pgsweep.records.prediction import MemoryPrediction
+from pgsweep.records.prediction import DiskPoint, MemoryPrediction
 from pgsweep.sizing.page_cache.both_caches import SimulatedReads
 from pgsweep.sizing.page_cache.disk_reads import SizeReads
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
@@ -41,6 +41,11 @@ HOST = {
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return LOAD.write_trace(tmp_path_factory.mktemp("trace") / "x.evidence", COUNT, host=HOST)
+
+
+def known(point: DiskPoint) -> float:
+    assert point.page_cache_hit_ratio is not None
+    return point.page_cache_hit_ratio
 
 
 def simulated(misses: int, waited: float) -> SizeReads:
@@ -79,9 +84,22 @@ def test_bounds_of_what_waits_for_the_disk(
 def test_without_a_miss_nothing_is_known_of_where_the_next_one_is_served() -> None:
     assert simulated(0, 0.0).disk_share((1.0,), fits=False) == (0.0, 0.0, 1.0)
     assert simulated(0, 0.0).disk_share((1.0,), fits=True)[2] < 0.03, "the page cache holds all there is"
-    few = simulated(3, 1.0).disk_share((1.0,), fits=False)
-    assert few[1] < 0.6, "three of three"
+    for fits in (False, True):
+        few = simulated(3, 1.0).disk_share((1.0,), fits=fits)
+        assert few[1] < 0.6, "three of three"
     assert simulated(100_000, 0.0).disk_share((1.0,), fits=False)[2] < 0.03
+
+
+@pytest.mark.parametrize(
+    ("misses", "waited", "fits", "known"),
+    [(0, 0.0, True, False), (3, 0.0, True, True), (3, 0.0, False, False), (11, 0.5, True, False),
+     (300, 0.5, True, True), (300, 0.0, False, True)],
+)  # fmt: skip
+def test_a_share_of_a_handful_of_misses_is_not_known(
+    misses: int, waited: float, fits: bool, known: bool
+) -> None:
+    """Unless the page cache holds all data, and each of them was found there."""
+    assert simulated(misses, waited).is_known(fits=fits) == known
 
 
 def test_where_all_fits_into_the_pool_its_misses_bound_the_disk_reads(trace: Path) -> None:
@@ -92,6 +110,7 @@ def test_where_all_fits_into_the_pool_its_misses_bound_the_disk_reads(trace: Pat
         (point,), memory = found.points, found.memory
         assert memory is not None
         assert point.miss_ratio == 0
+        assert memory.points[0].page_cache_hit_ratio is None, "of no misses"
         misses = point.high * found.observed.accesses_per_second
         assert misses > 1
         most[memory_bytes] = memory.points[0].disk_reads_high / misses
@@ -204,7 +223,7 @@ def test_what_was_measured_stands_beside_what_is_simulated_and_widens_where_it_i
             assert after.disk_reads_per_second == pytest.approx(before.disk_reads_per_second)
             wide = before.disk_reads_per_second * factor
             # No more than all misses can be read from disk.
-            most = before.disk_reads_per_second / max(1 - before.page_cache_hit_ratio, 1e-9)
+            most = before.disk_reads_per_second / max(1 - known(before), 1e-9)
             assert after.disk_reads_low <= wide * (1 + 1e-9)
             assert after.disk_reads_high >= min(wide, most) * (1 - 1e-9)
             assert after.disk_reads_low <= before.disk_reads_low
@@ -290,7 +309,7 @@ def test_the_interval_under_mglru_holds_the_two_lists(
     for lists, bounded in zip(plain.points, found.points, strict=True):
         assert bounded.disk_reads_low <= lists.disk_reads_per_second <= bounded.disk_reads_high
         assert bounded.disk_bytes_low <= lists.disk_bytes_per_second <= bounded.disk_bytes_high
-        assert bounded.page_cache_hit_low <= lists.page_cache_hit_ratio <= bounded.page_cache_hit_high
+        assert bounded.page_cache_hit_low <= known(lists) <= bounded.page_cache_hit_high
         width = bounded.disk_reads_high - bounded.disk_reads_low
         assert width > lists.disk_reads_high - lists.disk_reads_low, "three rules are wider than one"
 

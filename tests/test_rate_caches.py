@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,17 @@ def test_a_sample_of_the_pages_gives_the_same(load: tuple[Pages, LoadCurves], mo
     (half,) = caches(fitted).at(2_000, [cache_of(4_000)])
     assert half.disk_share == pytest.approx(whole.disk_share, abs=0.015)
     assert half.twice_blocks == pytest.approx(whole.twice_blocks, rel=0.15)
+
+
+def test_new_pages_drive_nothing_out_of_a_page_cache_that_has_room_for_them(
+    load: tuple[Pages, LoadCurves],
+) -> None:
+    _, fitted = load
+    grown = copy(fitted)
+    vars(grown)["growth"] = np.full_like(fitted.growth, 500.0)
+    (behind,) = caches(grown).at(4_000, [cache_of(1_000 * BLOCKS)])
+    assert behind.misses > 100
+    assert behind.disk_share == 0
 
 
 def test_readahead_reads_more_blocks_than_are_waited_for(load: tuple[Pages, LoadCurves]) -> None:

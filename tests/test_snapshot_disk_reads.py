@@ -74,6 +74,7 @@ def test_what_comes_from_disk_has_its_interval_at_each_size(predicted: PredictRe
         missed = misses[point.shared_buffers_bytes]
         assert point.disk_reads_low <= point.disk_reads_per_second <= point.disk_reads_high
         assert 0 < point.disk_reads_per_second < missed.miss_ratio * per_second
+        assert point.page_cache_hit_ratio is not None
         assert point.page_cache_hit_low <= point.page_cache_hit_ratio <= point.page_cache_hit_high
         assert point.disk_bytes_low <= point.disk_bytes_per_second <= point.disk_bytes_high
         assert 0 <= point.held_twice_bytes <= point.shared_buffers_bytes

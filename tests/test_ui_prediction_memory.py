@@ -28,15 +28,15 @@ from tests.fix_results import MB, cells_of, heads_of, predict_result
 GB = 1024 * MB
 
 
-def point(size_bytes: int, hits: float, reads: float) -> DiskPoint:
+def point(size_bytes: int, hits: float | None, reads: float) -> DiskPoint:
     return DiskPoint(
         shared_buffers_bytes=size_bytes,
         page_cache_bytes=8 * GB - size_bytes,
         page_cache_low_bytes=7 * GB - size_bytes,
         page_tables_bytes=2 * MB,
         page_cache_hit_ratio=hits,
-        page_cache_hit_low=hits - 0.02,
-        page_cache_hit_high=hits + 0.02,
+        page_cache_hit_low=0.0 if hits is None else hits - 0.02,
+        page_cache_hit_high=1.0 if hits is None else hits + 0.02,
         disk_reads_per_second=reads,
         disk_reads_low=reads * 0.9,
         disk_reads_high=reads * 1.2,
@@ -71,6 +71,15 @@ def test_text_has_disk_reads_with_their_interval(result: PredictResult) -> None:
     assert "80.00%" in line
     assert "today" in line
     assert "shared_buffers of 512 MB leave no page cache" in shown
+
+
+def test_a_share_that_is_not_known_has_a_dash_and_no_interval(result: PredictResult) -> None:
+    assert result.memory is not None
+    points = [point(16 * MB, 0.9, 2500.0), point(64 * MB, None, 0.0)]
+    found = msgspec.structs.replace(result, memory=msgspec.structs.replace(result.memory, points=points))
+    text = VIEW.text(found, Terminal(width=160, tables=True))
+    (row,) = (line for line in text.splitlines() if line.strip().startswith("64 MB") and "–" in line)
+    assert row.count("%") == 0
 
 
 def test_throughput_stands_beside_the_disk_reads(result: PredictResult) -> None:

@@ -221,6 +221,7 @@ def test_fitted_rates_say_what_the_changed_load_reads_from_disk(
     assert found.changed is not None and found.changed.memory is not None and found.memory is not None
     [point] = found.changed.memory.points
     share = changed.disk_share(8 * MB // 8192, point.page_cache_bytes // 8192)
+    assert point.page_cache_hit_ratio is not None
     assert 1 - point.page_cache_hit_ratio == pytest.approx(share, abs=0.05)
     assert point.page_cache_hit_low <= 1 - share <= point.page_cache_hit_high
     misses = found.changed.points[0].miss_ratio * found.changed.accesses_per_second

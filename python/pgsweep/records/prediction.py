@@ -89,7 +89,8 @@ class DiskPoint(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         page_cache_bytes: memory that is left for cached files; at least `page_cache_low_bytes`.
         page_tables_bytes: what the processes' page tables take for shared memory.
-        page_cache_hit_ratio: of the pool's misses, those found in the page cache.
+        page_cache_hit_ratio: of the pool's misses, those found in the page cache; null where they are too
+            few to say; the bounds follow from their number.
         disk_reads_per_second: the others, at the load of the evidence.
         disk_bytes_per_second: read from disk for them, readahead included.
         held_twice_bytes: of the pool's blocks, those that the page cache holds too.
@@ -105,7 +106,7 @@ class DiskPoint(msgspec.Struct, frozen=True, kw_only=True):
     page_cache_bytes: int
     page_cache_low_bytes: int
     page_tables_bytes: int
-    page_cache_hit_ratio: float
+    page_cache_hit_ratio: float | None
     page_cache_hit_low: float
     page_cache_hit_high: float
     disk_reads_per_second: float

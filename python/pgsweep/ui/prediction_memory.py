@@ -17,6 +17,7 @@ from pgsweep.records.prediction import (
     TimedReads,
 )
 from pgsweep.ui.numbers import (
+    NONE,
     count,
     factor,
     factors,
@@ -94,10 +95,12 @@ def memory_line(result: PredictResult, terminal: Terminal) -> str:
     now = next((point for point in memory.points if point.shared_buffers_bytes == today), None)
     said = f"Memory to share: {format_bytes(memory.memory_bytes)}"
     if now is not None:
-        found = format_estimate(
-            now.page_cache_hit_ratio, now.page_cache_hit_low, now.page_cache_hit_high, rough_percent
-        )
-        said = f"Page cache: {format_bytes(now.page_cache_bytes)}, finds {found} of misses"
+        said = f"Page cache: {format_bytes(now.page_cache_bytes)}"
+        if now.page_cache_hit_ratio is not None:
+            found = format_estimate(
+                now.page_cache_hit_ratio, now.page_cache_hit_low, now.page_cache_hit_high, rough_percent
+            )
+            said += f", finds {found} of misses"
         said += f"; {_estimated_reads(now)} disk reads/s"
     lines += textwrap.wrap(f"{said}. More: --memory", min(terminal.width, 100))
     return "\n".join(lines)
@@ -391,6 +394,8 @@ def budget_section(memory: MemoryPrediction, today: int | None) -> Section | Non
 
 
 def _hits(point: DiskPoint) -> tuple[str, str]:
+    if point.page_cache_hit_ratio is None:
+        return NONE, ""
     low, high = percent(point.page_cache_hit_low, sign=False), percent(point.page_cache_hit_high)
     return percent(point.page_cache_hit_ratio), f"{low} to {high}"
 

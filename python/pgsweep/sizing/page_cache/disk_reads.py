@@ -56,6 +56,9 @@ _FEW_TURNOVERS: Final = 1.0
 _MOST_AT_ONCE: Final = 4
 """Sizes simulated at the same time, at most: one may take a gigabyte."""
 
+_HANDFUL: Final = 30
+"""Of fewer misses a share says little: it is known to 15 points or less well."""
+
 _RELATIONS: Final = 20
 """The most relations that are named; the others are summed up."""
 
@@ -150,10 +153,10 @@ class SizeReads:
 
         Args:
             factors: by which it may be off at least.
-            fits: all data fit into the page cache, so that chance has no part in it.
+            fits: all data fit into the page cache, so that chance has no part in finding them there.
         """
         share, low, high = self.bounds("disk_share")
-        least, most = (share, share) if fits else _chance(share, self.best.misses)
+        least, most = (0.0, 0.0) if fits and share == 0 else _chance(share, self.best.misses)
         low = max(0.0, low - float(np.linalg.norm([_KERNEL_ERROR, share - least, self.below])))
         high = min(1.0, high + float(np.linalg.norm([_KERNEL_ERROR, most - share, self.above])))
         return (
@@ -161,6 +164,11 @@ class SizeReads:
             min(low, *(share * factor for factor in factors)),
             max(high, *(min(1.0, share * factor) for factor in factors)),
         )
+
+    def is_known(self, *, fits: bool) -> bool:
+        """Return whether enough misses were simulated for a share of them; `fits` as for `disk_share`."""
+        misses = self.best.misses
+        return misses >= _HANDFUL or (fits and misses > 0 and self.best.disk_share == 0)
 
     def bounds(self, name: str) -> tuple[float, float, float]:
         """Return a value, and its bounds."""
@@ -390,7 +398,8 @@ class DiskReads(ABC):
     ) -> DiskPoint:
         observed = self._result.observed
         per_second = observed.accesses_per_second
-        share, low, high = found.disk_share(factors, fits=0 < self._data_bytes <= found.share.low_bytes)
+        fits = 0 < self._data_bytes <= found.share.low_bytes
+        share, low, high = found.disk_share(factors, fits=fits)
         blocks, fewest, most = found.bounds("disk_blocks")
         # Readahead comes with the reads that wait.
         each = [one.disk_blocks / one.disk_share for one in (found.best, *found.others) if one.disk_share > 0]
@@ -409,7 +418,7 @@ class DiskReads(ABC):
             page_cache_bytes=found.share.page_cache_bytes,
             page_cache_low_bytes=found.share.low_bytes,
             page_tables_bytes=found.share.page_tables_bytes,
-            page_cache_hit_ratio=1 - share,
+            page_cache_hit_ratio=1 - share if found.is_known(fits=fits) else None,
             page_cache_hit_low=1 - high,
             page_cache_hit_high=1 - low,
             disk_reads_per_second=point.miss_ratio * per_second * share,

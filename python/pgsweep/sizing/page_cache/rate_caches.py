@@ -65,6 +65,9 @@ _FEWEST_PAGES: Final = 256
 """The smallest page cache that can be simulated (MIN_CAPACITY_PAGES, core/src/page_cache.rs)."""
 
 _NEW_PAGE_ACCESSES: Final = 5
+_SIX_DEVIATIONS: Final = 6.0
+"""Of the number of new pages, which is drawn."""
+
 _PLAIN: Final = -1
 
 
@@ -163,11 +166,8 @@ class _Run:
         # what is kept.
         self._fewer_blocks = most_blocks_without_ring(kept)
         self._simulated = _drawn(classes, self._scale, self._random)
-        most = float(self._simulated.pages.sum()) * PAGES_A_BLOCK + LEAST_PAGES
         at_least = LEAST_PAGES if large_folios else _FEWEST_PAGES
-        self._capacities = [
-            int(np.clip(blocks * self._scale * PAGES_A_BLOCK, at_least, most)) for blocks in in_blocks
-        ]
+        wanted = [max(blocks * self._scale * PAGES_A_BLOCK, at_least) for blocks in in_blocks]
         self._residence = Residence(self._simulated, self._pass_seconds)
         self._begins = np.append(0, np.cumsum(self._simulated.pages)).astype(np.int64)
         self._group_begins = np.searchsorted(
@@ -177,7 +177,12 @@ class _Run:
         self._class_of_page = np.repeat(np.arange(len(self._begins) - 1), np.diff(self._begins))
         self._in_pool = np.zeros(len(self._class_of_page), dtype=bool)
         self._place = self._placed()
-        self._before_seconds, self._seconds = self._lengths()
+        self._before_seconds, self._seconds = self._lengths(wanted[0] / PAGES_A_BLOCK)
+        # A page cache larger than all pages, with those that are made, evicts nothing, however large it is.
+        made = self._scale * float(fitted.growth.sum()) * (self._before_seconds + self._seconds)
+        pages = float(self._simulated.pages.sum()) + made + _SIX_DEVIATIONS * np.sqrt(made)
+        most = pages * PAGES_A_BLOCK + LEAST_PAGES
+        self._capacities = [int(min(one, most)) for one in wanted]
 
     def _placed(self) -> NDArray[np.uint32]:
         """Return the address of each page: somewhere among those of its group."""
@@ -186,8 +191,12 @@ class _Run:
             place[begin:end] = begin + self._random.permutation(int(end - begin))
         return place
 
-    def _lengths(self) -> tuple[float, float]:
-        """Return for how long it runs before misses are counted, and while they are."""
+    def _lengths(self, cache: float) -> tuple[float, float]:
+        """Return for how long it runs before misses are counted, and while they are.
+
+        Args:
+            cache: blocks that the page cache has room for.
+        """
         fitted, simulated = self._fitted, self._simulated
         scanned = np.array([flow.scan_accesses for flow in fitted.flows]) * self._scale
         grown = float(fitted.growth.sum()) * self._scale
@@ -197,7 +206,6 @@ class _Run:
         steps = simulated.batch @ np.arange(1.0, 6.0)
         visits = np.minimum(simulated.rate, MOST_VISITS / self._pass_seconds)
         rows = float((simulated.pages * visits) @ steps) + float(scanned.sum()) + grown * _NEW_PAGE_ACCESSES
-        cache = self._capacities[0] / PAGES_A_BLOCK
         # What is found there brings nothing in.
         kept = self._residence.kept_seconds(cache)
         found = self._residence.found(min(kept, _LONGEST_SECONDS))

@@ -83,8 +83,9 @@ def disk_share_today(inputs: Inputs, fitted: LoadCurves | None) -> float | None:
         return None
     size = inputs.result.observed.shared_buffers_bytes
     today = [point for point in recorded.points if point.shared_buffers_bytes == size]
-    if today and recorded.memory_bytes == inputs.facts.memory_bytes:
-        return 1 - today[0].page_cache_hit_ratio
+    found = today[0].page_cache_hit_ratio if today else None
+    if found is not None and recorded.memory_bytes == inputs.facts.memory_bytes:
+        return 1 - found
     if fitted is None:
         return None
     as_is = replace(inputs, memory_bytes=None, changed=False, recorded=None)

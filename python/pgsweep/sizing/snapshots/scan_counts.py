@@ -38,7 +38,7 @@ def scanned_blocks(
 
     Args:
         relations: the evidence's table.
-        scans: sequential scans begun, by each process that takes part.
+        scans: sequential scans begun, by each process that takes part; none of an index.
         returned: tuples that they returned.
         fetched: tuples fetched by index and bitmap scans.
         accesses: to blocks, of any kind.
@@ -51,8 +51,7 @@ def scanned_blocks(
     if density is not None:
         known = density > 0
         found[known] = np.minimum(most[known], returned[known] / density[known])
-    is_table = np.isin(relations["kind"], ["r", "m", "t"])
-    return np.where(is_table, found, 0.0)
+    return found
 
 
 def vacuumed_blocks(

@@ -105,7 +105,9 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         gained_by = np.array([gains.get((oid, name), 0.0) for oid in oids])
         return gained_by * shares / span if span > 0 else np.zeros(len(oids))
 
-    misses, scans = rates("blks_read"), rates("scans")
+    misses, is_table = rates("blks_read"), np.isin(relations["kind"], ["r", "m", "t"])
+    # The counter of an index is that of index scans, and they have no ring.
+    scans = np.where(is_table, rates("scans"), 0.0)
     accesses = misses + rates("blks_hit")
     scanned = scanned_blocks(
         relations,

@@ -102,9 +102,10 @@ def costs_by_times(observation: Observation, memory: MemoryPrediction, today_byt
     """
     costs, times = read_costs(observation.server.copy_seconds), read_times(observation)
     today = [point for point in memory.points if point.shared_buffers_bytes == today_bytes]
-    if times is None or not today:
+    found = today[0].page_cache_hit_ratio if today else None
+    if times is None or found is None:
         return costs
-    share = 1 - today[0].page_cache_hit_ratio
+    share = 1 - found
     if share < _LEAST_DISK_SHARE:
         # Hardly any disk read is in the mean, so it says nothing of one.
         copies = min(times.mean_seconds, times.copy_seconds[1])
