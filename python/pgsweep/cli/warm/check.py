@@ -64,9 +64,8 @@ def command(
     from pgsweep.warm.heat.file import read_heat
 
     settings = run.settings
-    path = heat_file(settings, file, run.server_options["database"])
     run.output_options["rows"] = top
-    run.prepare()
+    path = heat_file(run, file)
     conditions = [parse_condition(text, CONDITION_NAMES) for text in fail_if]
     heat = read_heat(path)
 

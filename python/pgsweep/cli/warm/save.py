@@ -66,9 +66,8 @@ def command(
       pgsweep warm save shop.heat -h db1 -U monitor shop --source sql
     """
     settings = run.settings
-    path = heat_file(settings, file, run.server_options["database"], writes=True)
     run.output_options["as_json"] = as_json
-    run.prepare()
+    path = heat_file(run, file, writes=True)
     check_writable(path)
 
     def saved(access: Access) -> WarmSaveResult | None:
