@@ -496,7 +496,7 @@ def test_refusals_name_the_role_and_the_database(wheel18: Cluster) -> None:
         finally:
             connection.execute('DROP DATABASE "full"')
             connection.execute('DROP ROLE plain; DROP ROLE "it\'s"')
-    psql = f"psql -h {wheel18.socket_directory} -p 5432 -d postgres -c"
+    psql = f"psql -h {wheel18.socket_directory} -p 5432 -d postgres -U NAME -c"
     assert f"""{psql} 'ALTER ROLE "it'"'"'s" CONNECTION LIMIT -1'""" in " ".join(role.split())
     assert f"""{psql} 'ALTER DATABASE "full" CONNECTION LIMIT -1'""" in " ".join(database.split())
 

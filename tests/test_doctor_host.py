@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import psycopg
@@ -233,6 +235,11 @@ def test_a_running_server_is_named_with_its_port_and_folder(wheel18: Cluster) ->
     done = run("doctor", "-h", "/nowhere", env={"COLUMNS": "400"})
     assert done.returncode == 3
     assert str(wheel18.socket_directory) in done.stdout
+    found = json.loads(run("doctor", "-h", "/nowhere", "--json").stdout)
+    reasons = Counter(line["why"] for line in found["commands"] + found["abilities"])
+    shared = [why for why, times in reasons.items() if times > 1]
+    assert len(shared) == 2
+    assert [done.stdout.count(why) for why in shared] == [1, 1]
 
 
 @needs_root

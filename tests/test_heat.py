@@ -22,7 +22,7 @@ from pgsweep.warm.heat.order import order_blocks, restore_calls
 from pgsweep.warm.heat.rotate import kept_files, rotate
 from tests.fix_warm import heat_meta
 
-NAMES = ("resident", "missing_bytes")
+NAMES = ("resident", "worth")
 
 
 def heat_of(
@@ -229,11 +229,21 @@ def test_conditions(text: str, value: float, holds: bool) -> None:
     assert parse_condition(text, NAMES).holds({"resident": value}) == holds
 
 
-def test_a_condition_on_bytes() -> None:
-    assert parse_condition("missing_bytes > 64MB", NAMES).holds({"missing_bytes": 65 << 20})
+@pytest.mark.parametrize("limit", ["2", "64", "101%", "-0.1", "1.0001", "1e3%"])
+def test_no_share_is_compared_with_what_none_can_be(limit: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_condition(f"worth<{limit}", NAMES)
+    assert caught.value.cause is not None
 
 
-@pytest.mark.parametrize("text", ["", "resident", "resident<", "0.9<resident", "resident<x", "a.b()<1"])
+@pytest.mark.parametrize("limit", ["0", "1", "0%", "100 %", "9e-1"])
+def test_a_share_is_compared_with_any_other(limit: str) -> None:
+    parse_condition(f"worth<{limit}", NAMES)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "resident", "resident<", "0.9<resident", "resident<x", "a.b()<1", "worth<1MB"]
+)
 def test_what_is_no_condition(text: str) -> None:
     with pytest.raises(UsageError, match="is not a condition"):
         parse_condition(text, NAMES)
@@ -242,9 +252,9 @@ def test_what_is_no_condition(text: str) -> None:
 def test_a_condition_on_what_is_not_there() -> None:
     with pytest.raises(UsageError, match="there is no") as caught:
         parse_condition("residnet<1", NAMES)
-    assert caught.value.hint == "known are: resident, missing_bytes"
+    assert caught.value.hint == "known are: resident, worth"
     with pytest.raises(UsageError, match="is not known here"):
-        parse_condition("resident<1", NAMES).holds({"resident": None, "missing_bytes": 1})
+        parse_condition("resident<1", NAMES).holds({"resident": None, "worth": 1})
 
 
 @given(st.integers(1, 400), st.integers(1, 400), st.data())

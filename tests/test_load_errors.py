@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pgsweep.errors import PgsweepError
@@ -19,7 +20,7 @@ from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, open_session
 from pgsweep.ui.load import load_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
-from tests.fix_load import ask, count_of, said, trouble_database
+from tests.fix_load import ask, count_of, outcome_of, refused, said, trouble_database
 from tests.fix_process import busyness
 
 
@@ -79,6 +80,47 @@ def test_one_is_not_many_and_names_are_quoted(conninfo: str, tmp_path: Path) -> 
     path.write_text('Id x,Wert €,"a,b"\nx,x,x\ny,y,y\n')
     with pytest.raises(PgsweepError, match="more than 1 record is refused, the last"):
         load_files(conninfo, [str(path)], "u", LoadOptions(max_rejects=1), rejects=tmp_path / "bad 2")
+
+
+@pytest.mark.parametrize("one_statement", [False, True])
+def test_refused_records_are_kept_where_they_are_too_many(
+    conninfo: str, tmp_path: Path, one_statement: bool
+) -> None:
+    """The load is undone, and its user needs them to see why; what was not dropped is not made again."""
+    ask(conninfo, "CREATE TABLE dear (id int PRIMARY KEY, price int CHECK (price < 9))")
+    if one_statement:
+        body = "RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+        ask(conninfo, f"CREATE FUNCTION nothing() {body}")
+        ask(conninfo, "CREATE TRIGGER looks AFTER INSERT ON dear EXECUTE FUNCTION nothing()")
+    path, bad = tmp_path / "rows.csv", tmp_path / "bad.csv"
+    path.write_text("id,price\n" + "".join(f"{n},{10 if n % 10 == 0 else 1}\n" for n in range(1, 100)))
+    given = LoadOptions(max_rejects=2, piece_bytes=100, jobs=None if one_statement else 1)
+    with pytest.raises(PgsweepError) as failed:
+        load_files(conninfo, [str(path)], "dear", given, rejects=bad)
+    assert [line for line, _ in refused(bad)][:3] == [11, 21, 31]
+    assert str(bad) in (failed.value.hint or "")
+    assert "made again" not in said(failed.value)
+    assert ask(conninfo, "SELECT count(*) FROM dear") == [(0,)]
+
+
+def test_dead_rows_of_the_search_are_told_with_the_remedy(conninfo: str, tmp_path: Path) -> None:
+    ask(conninfo, "CREATE TABLE twice (id int PRIMARY KEY, filler text)")
+    path = tmp_path / "rows.csv"
+    lines = [f"{1 if n % 700 == 5 else n},{'x' * 20}\n" for n in range(20_000)]
+    path.write_text("id,filler\n" + "".join(lines))
+    given = LoadOptions(max_rejects=100)
+    outcome = outcome_of(load_files(conninfo, [str(path)], "twice", given, rejects=tmp_path / "bad"))
+    assert outcome.rejected > 20
+    assert "dropping" not in {step.what for step in outcome.steps}
+    before = ask(conninfo, "SELECT pg_relation_size('twice')")
+    [vacuum] = [note for note in outcome.notes if "VACUUM" in note]
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(vacuum[vacuum.index("VACUUM") :].encode())
+    more = tmp_path / "more.csv"
+    more.write_text("id,filler\n" + "".join(f"{30_000 + n},{'x' * 20}\n" for n in range(5_000)))
+    outcome = outcome_of(load_files(conninfo, [str(more)], "twice", LoadOptions()))
+    assert not outcome.notes
+    assert ask(conninfo, "SELECT pg_relation_size('twice')") == before, "its space is used again"
 
 
 def test_a_line_that_ends_copy_does_so_in_text_on_every_server(conninfo: str, tmp_path: Path) -> None:

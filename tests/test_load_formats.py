@@ -362,8 +362,12 @@ def test_refused_records_go_to_a_file(conninfo: str, tmp_path: Path, single: boo
     assert "t_price_check" in found[4]["reason"]
     assert ask(conninfo, "SELECT count(*) FROM t WHERE id IN (11, 12, 13, 51, 71)") == [(0,)]
     before = facts_of(conninfo, "t")
-    with pytest.raises(PgsweepError, match="more than 2 records are refused"):
+    rejects.unlink()
+    with pytest.raises(PgsweepError, match="more than 2 records are refused") as failed:
         load(conninfo, path, rejects=rejects, max_rejects=2, **piece)
+    assert str(rejects) in (failed.value.hint or "")
+    with rejects.open(newline="") as file:
+        assert {row["record"] for row in csv.DictReader(file)} >= {"x,y,1", "x,y,2", "x,y,3"}
     assert ask(conninfo, "SELECT count(*) FROM t") == [(0,)]
     assert facts_of(conninfo, "t") == before
     assert leftovers(conninfo) == []

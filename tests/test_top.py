@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,7 +23,8 @@ from numpy.typing import NDArray
 from psycopg import sql
 
 from pgsweep.cache.inspect import look
-from pgsweep.cache.top.feed import Feed
+from pgsweep.cache.top import feed
+from pgsweep.cache.top.feed import Feed, take_twice
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
 from pgsweep.cache.top.sample import SORTS
@@ -427,7 +430,7 @@ def test_what_has_left_the_pool_is_not_in_both_caches(quiet: str) -> None:
     with opened(quiet) as access:
         live = Live(access)
         live.look()
-        live.await_files(30)
+        live.read_files(30)
         caches = live.look()
         assert caches.files is not None
         gone = replace(caches, usage_counts=np.minimum(caches.usage_counts, 1))
@@ -460,7 +463,7 @@ def test_catalogs_folded_are_one_row_with_their_sums(quiet: str) -> None:
     with opened(quiet) as access:
         live = Live(access)
         live.look()
-        live.await_files(30)
+        live.read_files(30)
         caches = live.look()
         apart, folded = caches.sample(TopView()), caches.sample(TopView(fold=True))
     [row] = [r for r in folded.relations if r.relation.startswith("(system catalogs: ")]
@@ -481,7 +484,7 @@ def test_a_relation_that_the_page_cache_shows_in_the_middle_of_a_sample(
     with opened(quiet) as access:
         live = Live(access)
         live.look()
-        live.await_files(30)
+        live.read_files(30)
         directory, change = live._directory, live._change
         rows = len(directory.rows)
 
@@ -549,6 +552,33 @@ def test_once_averages_over_5_s_of_statistics_at_least(env: dict[str, str], quie
     assert rates is not None
     assert rates.seconds >= 5
     assert rates.transactions_per_second == pytest.approx(wanted, rel=0.4)
+
+
+@pytest.mark.parametrize("source", ["peek", "sql"])
+def test_once_shows_the_page_cache_beside_the_pool_of_the_same_time(
+    wheel18: Cluster, monkeypatch: pytest.MonkeyPatch, source: Literal["peek", "sql"]
+) -> None:
+    """What came into both caches between the two looks is in both figures."""
+
+    def fill(_seconds: float) -> None:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute("INSERT INTO made SELECT repeat('x', 500) FROM generate_series(1, 9000)")
+            connection.execute("CHECKPOINT")
+
+    monkeypatch.setattr(feed, "time", SimpleNamespace(sleep=fill))
+    with (
+        own_database(
+            wheel18, "filled", "CREATE EXTENSION pg_buffercache; CREATE TABLE made (x text)"
+        ) as conninfo,
+        opened(conninfo, source) as access,
+    ):
+        if not access.sees_page_cache:
+            pytest.skip("needs the server's files")
+        sample = take_twice(Live(access), 1.0).sample(TopView())
+    [made] = [row for row in sample.relations if (row.database, row.relation) == ("filled", "made")]
+    assert made.shared_buffers_bytes > 3 << 20
+    assert made.both_bytes == made.shared_buffers_bytes
+    assert sample.page_cache is not None
 
 
 def test_once_as_text_and_what_is_refused(quiet: str) -> None:

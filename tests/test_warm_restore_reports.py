@@ -343,17 +343,19 @@ def test_fail_if_says_which_condition_failed(heated: tuple[Cluster, str, Path], 
     options = [word for condition in conditions for word in ("--fail-if", condition)]
     cold = run("warm", "check", str(path), conninfo, *options)
     assert cold.returncode == 5
-    said = [line for line in cold.stderr.splitlines() if "not warm" in line]
-    assert [re.sub(r"\d+\.\d{2,3}%,", "N,", line) for line in said] == [
-        "not warm: N, wanted 90%",
-        "not warm: resident_hot N, wanted 100%",
-    ]
+    said = [line for line in (cold.stdout + cold.stderr).splitlines() if "--fail-if" in line]
+    assert [re.findall(r"--fail-if (\w+).* (\w+) is [\d.]+%$", line) for line in said] == [
+        [("resident", "resident")],
+        [("resident_hot", "resident_hot")],
+    ], "each once, with the measured value"
+    piped = run("warm", "check", str(path), conninfo, *options, "--json")
+    assert [line for line in piped.stderr.splitlines() if "--fail-if" in line] == said
     # The result says it, so it is there with -q and in files too.
     words = ["warm", "check", "-q", str(path), conninfo, "--fail-if", "resident<90%", "-o", "x.html"]
     quiet = run(*words, cwd=tmp_path)
     assert (quiet.returncode, quiet.stderr) == (5, "")
-    assert re.search(r"^not warm: [\d.]+%, wanted 90%$", quiet.stdout, re.MULTILINE)
-    assert " wanted 90%." in (tmp_path / "x.html").read_text()
+    assert re.search(r"^--fail-if resident<90% .*[\d.]+%$", quiet.stdout, re.MULTILINE)
+    assert "resident&lt;90% holds" in (tmp_path / "x.html").read_text()
 
 
 def test_check_counts_what_is_worth_having(heated: tuple[Cluster, str, Path], tmp_path: Path) -> None:
@@ -395,8 +397,8 @@ def test_check_is_a_gate(heated: tuple[Cluster, str, Path], tmp_path: Path) -> N
     assert isinstance(read_result(tmp_path / "x.html"), WarmCheckResult)
     assert read_result(tmp_path / "x.html") == read_result(tmp_path / "x.json")
     assert (tmp_path / "x.csv").read_text().startswith("database,schema,relation,")
-    wrong = run("warm", "check", str(path), conninfo, "--fail-if", "residnet<1")
-    assert wrong.returncode == 2
+    for wrong in ("residnet<1", "worth<2"):
+        assert run("warm", "check", str(path), conninfo, "--fail-if", wrong).returncode == 2
     assert run("warm", "check", str(path) + ".no", conninfo).returncode == 2
 
 
@@ -440,6 +442,10 @@ def test_a_pool_that_is_still_cold_does_not_replace_the_file(
     with opened(conninfo) as access:
         result = save(access, mine)
     assert "was restarted" in (result.skipped or "")
+    refused = run("warm", "save", str(mine), conninfo)
+    assert (refused.returncode, (refused.stdout + refused.stderr).count("was restarted")) == (1, 1)
+    as_json = run("warm", "save", str(mine), conninfo, "--json")
+    assert (as_json.returncode, "was restarted" in json.loads(as_json.stdout)["skipped"]) == (1, True)
     assert np.array_equal(read_heat(mine).block, heat.block)
 
 

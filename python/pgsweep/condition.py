@@ -1,7 +1,7 @@
 """Conditions on a result, as they are written after `--fail-if`: `resident<0.9`, `verdict!=reliable`.
 
-Each is one comparison: a name, one of < <= > >= = !=, and a number: `0.9`, `90%` or `64MB`. A value that is a
-word instead of a number is compared by = and != with one of its words. Nothing is evaluated.
+Each is one comparison: a name, one of < <= > >= = !=, and a share: `0.9` or `90%`. A value that is a word
+instead of a number is compared by = and != with one of its words. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pgsweep.errors import UsageError
-from pgsweep.units import parse_bytes
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -26,7 +25,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 _OF_WORDS: Final = ("=", "==", "!=")
 _CONDITION = re.compile(r"\s*([a-z_][a-z0-9_.]*)\s*(<=|>=|==|!=|<|>|=)\s*(\S.*?)\s*", re.IGNORECASE)
-_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+_NUMBER = re.compile(r"([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(%?)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +67,15 @@ def parse_condition(text: str, names: tuple[str, ...]) -> Condition:
 
     Args:
         text: `resident<0.9`, `resident < 90%`.
-        names: the numbers that there will be.
+        names: the shares that there will be.
 
     Raises:
-        UsageError: the text is not a condition, or it names a number that the result does not have.
+        UsageError: the text is not a condition, names a share that the result does not have, or compares it
+            with a number that no share can be.
     """
     match = _CONDITION.fullmatch(text)
-    limit = None if match is None else _limit(match.group(3))
-    if match is None or limit is None:
+    number = None if match is None else _NUMBER.fullmatch(match.group(3))
+    if match is None or number is None:
         raise UsageError(
             f"`{text}` is not a condition",
             cause="a condition is a name, a comparison and a number",
@@ -85,6 +85,13 @@ def parse_condition(text: str, names: tuple[str, ...]) -> Condition:
         raise UsageError(
             f"there is no `{match.group(1)}` to compare, as `{text}` asks",
             hint=f"known are: {', '.join(names)}",
+        )
+    limit = float(number[1]) / (100 if number[2] else 1)
+    if not 0 <= limit <= 1:
+        raise UsageError(
+            f"`{match.group(1)}` is never {match.group(3)}, as `{text}` asks",
+            cause="it is a share, from 0 to 1 or from 0% to 100%",
+            hint=f"for example --fail-if '{match.group(1)}<90%'",
         )
     return Condition(text.strip(), match.group(1), match.group(2), limit)
 
@@ -118,14 +125,3 @@ def parse_word_condition(text: str, words: Mapping[str, tuple[str, ...]]) -> Con
             hint=f"it is one of: {', '.join(words[match.group(1)])}",
         )
     return Condition(text.strip(), match.group(1), match.group(2), match.group(3))
-
-
-def _limit(text: str) -> float | None:
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    if text.endswith("%") and _NUMBER.fullmatch(text[:-1].strip()):
-        return float(text[:-1]) / 100
-    try:
-        return float(parse_bytes(text))
-    except UsageError:
-        return None

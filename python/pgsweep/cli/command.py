@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from pgsweep.cli.common import HELP_NAMES, common_options
 from pgsweep.cli.connection import Target, connection_flags, connection_options
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import UsageError
+from pgsweep.errors import PgsweepError, UsageError
 
 if TYPE_CHECKING:
     import msgspec
@@ -111,6 +112,22 @@ class Run:
         return bool(held)
 
 
+class _Command(click.Command):
+    """A command for a server, which the hint names also where an argument is refused."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments into the context; return what is left of them."""
+        try:
+            return super().parse_args(ctx, args)
+        except PgsweepError:
+            with contextlib.suppress(PgsweepError):
+                given = {name: ctx.params.get(name) for name in _OF_SERVER[:5]}
+                # click puts a mark of its own in the place of what was not given.
+                names = {name: one if isinstance(one, str) else None for name, one in given.items()}
+                Target(no_password=True, ask_password=False, **names)  # the settings know it then
+            raise
+
+
 def subcommand(
     *,
     server: Literal["database", "options", ""] = "",
@@ -148,6 +165,7 @@ def subcommand(
         # Help texts are raw strings; click wants the character itself before a paragraph not to be wrapped.
         text = (function.__doc__ or "").replace("\\b\n", "\b\n")
         declaring: Any = click.command(
+            cls=more.pop("cls", _Command if server else click.Command),
             params=every,
             help=text,
             context_settings={"help_option_names": HELP_NAMES, "show_default": True},

@@ -23,9 +23,9 @@ R = TypeVar("R")
 
 def connection_options(function: F) -> F:
     """Give a command psql's connection options and DBNAME; they arrive as host, port, username and so on."""
-    return click.argument("database", metavar="[DBNAME]", required=False, shell_complete=database_names)(
-        connection_flags(function)
-    )
+    return click.argument(
+        "database", metavar="[DBNAME]", required=False, is_eager=True, shell_complete=database_names
+    )(connection_flags(function))
 
 
 def connection_flags(function: F) -> F:
@@ -43,15 +43,19 @@ def connection_flags(function: F) -> F:
 
 
 def place_flags(function: F) -> F:
-    """Give a command those of psql's connection options that name the server."""
+    """Give a command those of psql's connection options that name the server.
+
+    They are read before all others, so that a hint about one of those can name the server.
+    """
     decorators = (
-        click.option("-h", "--host", metavar="HOST", help="Server host or socket directory."),
-        click.option("-p", "--port", metavar="PORT", help="Server port."),
-        click.option("-U", "--username", metavar="NAME", help="User name in the database."),
+        click.option("-h", "--host", metavar="HOST", is_eager=True, help="Server host or socket directory."),
+        click.option("-p", "--port", metavar="PORT", is_eager=True, help="Server port."),
+        click.option("-U", "--username", metavar="NAME", is_eager=True, help="User name in the database."),
         click.option(
             "-d",
             "--dbname",
             metavar="DBNAME",
+            is_eager=True,
             help="Database, conninfo string or URI.",
             shell_complete=database_names,
         ),

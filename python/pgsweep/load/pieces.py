@@ -15,7 +15,7 @@ from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, writ
 from pgsweep.load.objects import objects_of
 from pgsweep.load.rebuild import Rebuild
 from pgsweep.load.refusing import Refused
-from pgsweep.load.rejects import write_rejects
+from pgsweep.load.rejects import leave_rejects, write_rejects
 from pgsweep.load.source import ChangedFile, InputError
 from pgsweep.load.unlogged import not_empty
 from pgsweep.pg.conninfo import place_of
@@ -52,6 +52,7 @@ from pgsweep.pg.load_work import (
     adopt_object,
     analyze,
     begin_again,
+    dead_rows,
     drop_objects,
     failure_of,
     is_empty,
@@ -139,7 +140,8 @@ class PieceRun:
         begin = time.monotonic()
         lock = lock_statement(table, "ACCESS EXCLUSIVE" if objects else "SHARE")
         in_short_lock(control, table, lock, work, note=self._listener.note)
-        self._step("dropping", begin)
+        if objects:
+            self._step("dropping", begin)
 
     def real_phase(self, phase: Phase) -> Phase:
         """Return the phase in which the load is, by what is in the table, and note it.
@@ -198,6 +200,7 @@ class PieceRun:
 
     def _undone(self, error: PgsweepError) -> PgsweepError:
         ways = self._table.ways
+        leave_rejects(self.document, read_rejects(self.control, self._load_id), error)
         if self.document.options.keep_on_failure:
             if isinstance(error, ChangedFile):
                 error.hint = f"undo what was copied: {ways.rollback}; then load the file again"
@@ -208,6 +211,7 @@ class PieceRun:
         why = f"{error.cause}; " if isinstance(error, WrongCount) else ""
         self._listener.note("rolling the load back")
         self._running.stop.clear()
+        again = ", everything dropped is made again" if read_objects(self.control, self._load_id) else ""
         try:
             ended = self.roll_back().ended
         except CannotRemove as failed:
@@ -218,7 +222,7 @@ class PieceRun:
             error.cause = f"{why}its rows are gone, but not everything dropped is made again"
             error.hint = f"finish that: {ways.rollback}"
             return error
-        error.cause = f"{why}the load was rolled back: its rows are gone, everything dropped is made again"
+        error.cause = f"{why}the load was rolled back: its rows are gone{again}"
         return error
 
     def finish(self, *, keep_as_is: bool = False, partly: bool = False) -> LoadOutcome:
@@ -237,6 +241,8 @@ class PieceRun:
             vacuum, path = self.document.options.vacuum, self._running.document.path
             self._notes += analyze(self.control, self._table, path, vacuum=vacuum)
             self._step("analyzing", started)
+            if not vacuum and read_rejects(self.control, self._load_id):
+                self._notes += dead_rows(self.control, self._table)
         return self._end("kept as it is" if problems or partly else "loaded", partly=partly)
 
     def roll_back(self, *, keep_as_is: bool = False) -> LoadOutcome:

@@ -20,7 +20,13 @@ from pgsweep.units import format_many
 
 
 class Refused(PgsweepError):
-    """A record that the server refuses, with its place in the file."""
+    """A record that the server refuses, with its place in the file.
+
+    Attributes:
+        rejects: where too many are refused, those of the piece that were found.
+    """
+
+    rejects: Sequence[Reject] = ()
 
 
 def copy_chunk(
@@ -61,7 +67,9 @@ def copy_chunk(
         note(rows, rejects)
 
     if left < 0:
-        raise too_many_unreadable(most or 0, entry, chunk.refused[-1])
+        unreadable = too_many_unreadable(most or 0, entry, chunk.refused[-1])
+        unreadable.rejects = chunk.refused
+        raise unreadable
     try:
         with connection.transaction():
             rows = copy_with_path(connection, target, chunk.parts, path)
@@ -79,7 +87,11 @@ def copy_chunk(
             rows = search.copy(bad, noted)
         except BadRow as last:
             if last.record is not None:
-                raise too_many(document, chunk, last) from last
+                found = too_many(document, chunk, last)
+                found.rejects = rejects_of(
+                    entry, chunk, target, records, {**search.refused, last.record: last.reason}
+                )
+                raise found from last
             together = refused(document, chunk, last)
             together.hint = "correct it: it is refused with the others only, so it is not written to a file"
             raise together from last

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pgsweep.errors import PgsweepError
 from pgsweep.files import write_whole
 from pgsweep.load.document import LoadDocument
+from pgsweep.load.refusing import Refused
 from pgsweep.load.split import codec_of, without_end
 from pgsweep.pg.load_journal import Reject
+from pgsweep.plain import shell_word
 
 
 def write_rejects(document: LoadDocument, rejects: Sequence[Reject]) -> None:
@@ -39,6 +42,21 @@ def write_rejects(document: LoadDocument, rejects: Sequence[Reject]) -> None:
             cause="all rows are loaded; the refused records are kept in the journal",
             hint=f"make room, then: {document.table.ways.resume}",
         ) from error
+
+
+def leave_rejects(document: LoadDocument, before: Sequence[Reject], error: PgsweepError) -> None:
+    """Write what was refused until a load failed, whose rows go; the error says where it is.
+
+    Args:
+        before: of the pieces that were copied.
+        error: may have those of its own piece.
+    """
+    rejects = [*before, *(error.rejects if isinstance(error, Refused) else ())]
+    if document.rejects_file is None or not rejects:
+        return
+    with suppress(PgsweepError):
+        write_rejects(document, rejects)
+        error.hint = f"see what was refused until then in {shell_word(document.rejects_file)}; {error.hint}"
 
 
 def _field(value: bytes) -> bytes:

@@ -23,7 +23,8 @@ from pgsweep.load.document import LoadDocument
 from pgsweep.load.objects import journal_indexes, which_indexes
 from pgsweep.load.partition import NewPartition
 from pgsweep.load.rebuild import make_all_here
-from pgsweep.load.rejects import write_rejects
+from pgsweep.load.refusing import Refused
+from pgsweep.load.rejects import leave_rejects, write_rejects
 from pgsweep.load.whole import OneTransaction, Stopped
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
@@ -35,6 +36,7 @@ from pgsweep.pg.load_progress import wal_position
 from pgsweep.pg.load_work import (
     analyze,
     current_xid,
+    dead_rows,
     drop_objects,
     failure_of,
     is_empty,
@@ -100,7 +102,11 @@ def load_in_one(
             drop_objects(control, objects)
             listener.stage("copying")
             started = time.monotonic()
-            work.run()
+            try:
+                work.run()
+            except Refused as error:
+                leave_rejects(document, work.refused_so_far(), error)
+                raise
             if partition is None and not table.may_lock:
                 check_as_planned(control, catalog)
             steps.append(step_since("copying", started))
@@ -131,6 +137,8 @@ def load_in_one(
         steps.append(step_since("vacuuming", started))
     if ended == "loaded":
         write_rejects(document, work.rejects)
+        if work.rejects and table.owned and not document.options.vacuum:
+            notes += dead_rows(control, table)
         if work.left_out:
             notes.append(f"{format_many(work.left_out, 'record')} not in the table: a trigger left them out")
     if partition is not None:

@@ -109,6 +109,18 @@ class OneTransaction:
                 self._note(bad)
             self.state = begun_state(self.document.inputs)
 
+    def refused_so_far(self) -> list[Reject]:
+        """Return the records that were refused, where the load failed before it had all of them."""
+        if not self._refusals:
+            return self.rejects
+        found: list[Reject] = []
+        for chunk in chain.from_iterable(chunks_of(entry, self.document) for entry in self.document.inputs):
+            refusals = self._refusals.get((chunk.file, chunk.piece), {})
+            if refusals or chunk.refused:
+                entry, target = self.document.inputs[chunk.file], target_of(self.document.target, chunk)
+                found += rejects_of(entry, chunk, target, self._records(chunk), refusals)
+        return found
+
     def _copy_pieces(self) -> None:
         for chunk in self._all_pieces():
             rows, rejects = copy_chunk(
@@ -266,6 +278,8 @@ class OneTransaction:
                 with self._connection.transaction():
                     search.run(stage)
             except BadRow as last:
+                if last.record is not None:
+                    self._refusals[place] = {**search.refused, last.record: last.reason}
                 raise too_many(self.document, chunk, last) from last
             if search.refused:
                 self._refusals[place] = search.refused

@@ -65,8 +65,22 @@ def session_options(host: str, port: int, role: str | None, database: str) -> st
     return f"{shell_words(words)} -d {database_word(database)}"
 
 
-def as_superuser(connection: psycopg.Connection[Any], statements: Sequence[str]) -> str:
-    """Return in words and as a command how statements are executed that the session's role may not."""
+def connect_as_superuser(session: Session) -> str:
+    """Return the hint for what nobody but superusers may do, with the role that the server has for it."""
+    name = session.administrator
+    return f"connect as a superuser{'' if name is None else f': -U {shell_word(name)}'}"
+
+
+def as_superuser(
+    connection: psycopg.Connection[Any], statements: Sequence[str], *, here: bool = False
+) -> str:
+    """Return in words and as a command how statements are executed that the session's role may not.
+
+    Args:
+        connection: a session in the database where they are executed.
+        statements: each is a transaction of its own.
+        here: on this very server, also where that is a standby.
+    """
     info = connection.info
     try:
         session = read_session(connection)
@@ -79,5 +93,5 @@ def as_superuser(connection: psycopg.Connection[Any], statements: Sequence[str])
         return f"as a superuser: psql -d {database_word(info.dbname)} {commands}"
     administrator = Administrator(info.host, info.port, info.dbname, session, in_recovery, primary)
     who = "as the administrator" if session.hosted else "as a superuser"
-    where = " on the primary" if in_recovery else ""
-    return f"{who}{where}: {administrator.psql(*statements)}"
+    where = " on the primary" if in_recovery and not here else ""
+    return f"{who}{where}: {administrator.psql(*statements, here=here)}"

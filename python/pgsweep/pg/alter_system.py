@@ -16,6 +16,8 @@ from psycopg import sql
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.place import why_auto_conf_is_closed
 from pgsweep.host.postmaster import search
+from pgsweep.pg.abilities import read_session
+from pgsweep.pg.administrator import connect_as_superuser
 from pgsweep.pg.catalog import read_postmaster
 from pgsweep.pg.manager import Source, find_manager, read_sources
 from pgsweep.pg.next_start import refuse_where_files_are_wrong
@@ -72,7 +74,8 @@ def check_allowed(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
         raise MissingAbility(
             "this role may not change the server's settings",
             cause="ALTER SYSTEM, and seeing what it has set before, needs a superuser",
-            hint="connect as one: -U postgres, or paste the lines of --format alter-system",
+            hint=f"{connect_as_superuser(read_session(connection))}, or paste the lines of "
+            "--format alter-system",
         )
     if wanted:
         refuse_kept_elsewhere(connection, wanted)

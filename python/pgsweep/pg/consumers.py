@@ -8,21 +8,27 @@ constants (pg_stat_statements.c, generate_normalized_query). Other texts may hol
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import psycopg
+from psycopg import sql
 
-from pgsweep.errors import MissingAbility
+from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.administrator import as_superuser
+from pgsweep.pg.alter_system import refuse_kept_elsewhere
 from pgsweep.pg.failures import first_line
+from pgsweep.pg.manager import read_sources
+from pgsweep.pg.provider import provider_if_known
 from pgsweep.pg.queries import compose, load
 from pgsweep.pg.refusals import explained
-from pgsweep.pg.trust import require_extension
+from pgsweep.pg.trust import require_extension, statements_to_create
 from pgsweep.plain import decode_name, decode_nullable
 
 EXTENSION: Final = "pg_stat_statements"
+_LIBRARIES: Final = "shared_preload_libraries"
 _NORMALISED: Final = re.compile(r"\s*\(*\s*(select|insert|update|delete|merge|values|with)\b", re.I)
 
 
@@ -89,6 +95,7 @@ class Statements:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
         with explained():
+            _require_loaded(connection)
             schema = require_extension(connection, EXTENSION, instead="sample the activity, as is done now")
         version_num = connection.info.server_version
         self._query = compose("statements", version_num, schema=schema).encode()
@@ -136,14 +143,60 @@ def _usable(connection: psycopg.Connection[Any]) -> Iterator[None]:
         try:
             yield
         except psycopg.errors.ObjectNotInPrerequisiteState as error:
-            raise MissingAbility(
-                "pg_stat_statements is not loaded by the server",
-                cause="it is not in shared_preload_libraries",
-                hint="add it in postgresql.conf: shared_preload_libraries = 'pg_stat_statements'; restart",
-            ) from error
+            raise _not_loaded(connection, []) from error
         except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction) as error:
             raise MissingAbility(
                 "the extension pg_stat_statements is older than its server, or was dropped",
                 cause=first_line(error),
                 hint=as_superuser(connection, [f"ALTER EXTENSION {EXTENSION} UPDATE"]),
             ) from error
+
+
+def _require_loaded(connection: psycopg.Connection[Any]) -> None:
+    """Check that the server has loaded the extension's library, where its files are installed.
+
+    Raises:
+        MissingAbility: it has not: the extension counts nothing then, and its view is an error.
+    """
+    # Its settings are there only if it was loaded at the server's start (pg_stat_statements.c, _PG_init).
+    if f"{EXTENSION}.max" in read_sources(connection, [f"{EXTENSION}.max"]):
+        return
+    found = read_extension(connection, EXTENSION, EXTENSION)
+    if found.available is not None:
+        raise _not_loaded(
+            connection, [] if found.created is not None else statements_to_create(connection, EXTENSION)
+        )
+
+
+def _not_loaded(connection: psycopg.Connection[Any], create: Sequence[str]) -> MissingAbility:
+    """Return the error of a library that is not loaded; its hint has all steps, also those of `create`."""
+    steps = [_how_to_load(connection), "restart the server"]
+    if create:
+        steps.append(f"then {as_superuser(connection, create)}")
+    return MissingAbility(
+        f"{EXTENSION} is not loaded by the server",
+        cause="it is not in shared_preload_libraries",
+        hint="; ".join(steps),
+    )
+
+
+def _how_to_load(connection: psycopg.Connection[Any]) -> str:
+    """Return how the library is added to those that the server loads at its start."""
+    provider = provider_if_known(connection)
+    try:
+        sources = read_sources(connection)
+        loaded = sources.get(_LIBRARIES)
+        if provider is None and loaded is not None and not loaded.pending:
+            named = [name.strip().strip('"') for name in loaded.value.split(",")]
+            names = [name for name in [*named, EXTENSION] if name]
+            refuse_kept_elsewhere(connection, {_LIBRARIES: ",".join(names)})
+            # One literal for all would be the name of one library (guc.c, flatten_set_variable_args).
+            values = sql.SQL(", ").join(map(sql.Literal, names)).as_string(None)
+            return as_superuser(connection, [f"ALTER SYSTEM SET {_LIBRARIES} = {values}"], here=True)
+    except MissingAbility as elsewhere:
+        return elsewhere.hint or elsewhere.message
+    except (psycopg.Error, PgsweepError):
+        pass  # of a session in a failed transaction
+    # What else is there would be lost, where this role does not see it.
+    where = "" if provider is None else f" of {provider.name}"
+    return f"add {EXTENSION} to the setting {_LIBRARIES}{where}"

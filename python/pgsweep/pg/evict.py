@@ -8,11 +8,10 @@ import psycopg
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension, read_session
-from pgsweep.pg.administrator import as_superuser
+from pgsweep.pg.administrator import as_superuser, connect_as_superuser
 from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, RelationPlace
 from pgsweep.pg.queries import compose
 from pgsweep.pg.trust import missing_extension, require_trusted
-from pgsweep.plain import shell_word
 
 _OLDEST: Final = 170000
 _NAME: Final = "pg_buffercache"
@@ -50,11 +49,10 @@ def evict_statement(connection: psycopg.Connection[Any], place: RelationPlace) -
     session = read_session(connection)
     # The functions test it themselves, whatever is granted (pg_buffercache_pages.c).
     if not session.superuser:
-        one = "" if session.administrator is None else f": -U {shell_word(session.administrator)}"
         raise MissingAbility(
             f"role {session.role} may not execute {function}",
             cause="the server lets superusers evict, and nobody else",
-            hint=None if session.hosted else f"connect as a superuser{one}",
+            hint=None if session.hosted else connect_as_superuser(session),
         )
     if not found.usable:
         raise MissingAbility(

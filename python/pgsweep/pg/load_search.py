@@ -345,7 +345,7 @@ class Search:
             if len(self.refused) > before:
                 self._check()
             return
-        for number, reason in found:
+        for number, reason in sorted(found):
             self._refuse(left[number], BadRow(None, None, reason))
 
     def _send(self, *, reading: bool) -> None:

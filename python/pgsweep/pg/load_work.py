@@ -42,6 +42,10 @@ XID_SPAN: Final = 2**30
 _OF_THE_SESSION: Final = ("", "08", "25", "26", "28", "34", "3D", "53", "57", "58", "XX")
 """Classes of errors that say something of connection, session or server. All others are the statement's."""
 
+_FEW_DEAD: Final = 1000
+_DEAD_SHARE: Final = 0.1
+"""Fewer dead rows, or a smaller share of those that live, are not worth a line."""
+
 _ROOM: Final = (sqlstates.DiskFull, sqlstates.OutOfMemory, sqlstates.ConfigurationLimitExceeded)
 
 
@@ -437,6 +441,21 @@ def analyze(connection: Connection, table: TableFacts, path: str, *, vacuum: boo
             raise
         return [f"no statistics were made ({first_line(error)}); later: {statement.as_string(None)}"]
     return []
+
+
+def dead_rows(connection: Connection, table: TableFacts) -> list[str]:
+    """Return a line on the dead rows of a table where there are many; to be asked after ANALYZE.
+
+    What is written on the search for refused records is undone, and its space stays until VACUUM.
+    """
+    [(dead, live)] = rows_of(connection, "load_dead", oid=table.oid)
+    if dead < max(_FEW_DEAD, live * _DEAD_SHARE):
+        return []
+    vacuum = sql.SQL("VACUUM {}").format(named(table)).as_string(None)
+    return [
+        f"about {format_count(dead)} dead rows are in the table, as ranges with refused records were copied "
+        f"more than once; to free their space for new rows: {vacuum}"
+    ]
 
 
 def truncate(connection: Connection, table: TableFacts) -> None:

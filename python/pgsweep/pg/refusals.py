@@ -50,17 +50,17 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r'too many connections for database "[^"]*"',
         "the database takes no more connections, and pgsweep may need two",
-        "close some, or as its owner: psql -d postgres -c {alter_database}",
+        "close some, or as a superuser: psql -d postgres -U NAME -c {alter_database}",
     ),
     (
         r'too many connections for role "[^"]*"',
         "all connections that this role may use are taken; pgsweep may need two",
-        "close some, or as a superuser: psql -d postgres -c {alter_role}",
+        "close some, or as a superuser: psql -d postgres -U NAME -c {alter_role}",
     ),
     (
         r"too many (connections|clients)|remaining connection slots are reserved",
         "all connections that this role may use are taken",
-        "close some, or connect as a superuser: -U postgres",
+        "close some, or connect as a superuser: -U NAME",
     ),
     (
         r"no pg_hba.conf entry|pg_hba.conf rejects",
@@ -111,6 +111,11 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
         "is it running? pg_isready; name another place: -h HOST -p PORT",
     ),
     (
+        r'permission denied for database "[^"]*"',
+        "the role may not connect to it",
+        "as its owner or a superuser: psql -d postgres -U NAME -c {grant_connect}",
+    ),
+    (
         r"Permission denied",
         "this user may not enter the socket's folder",
         "run it as root: sudo pgsweep ..., or connect by TCP: -h localhost",
@@ -140,13 +145,13 @@ def _with_place(hint: str, error: psycopg.Error) -> str:
                 place[name] = decode_name(getattr(error.pgconn, name)) or unknown
     # fe-connect.c, passwordFromFile: `:` and `\\` are escaped by `\\`.
     escaped = [re.sub(r"([:\\])", r"\\\1", place[name]) for name in ("host", "port", "db", "user")]
-    alter_database = f"ALTER DATABASE {sql_identifier(place['db'])} CONNECTION LIMIT -1"
-    alter_role = f"ALTER ROLE {sql_identifier(place['user'])} CONNECTION LIMIT -1"
+    database, role = sql_identifier(place["db"]), sql_identifier(place["user"])
     return hint.format(
         pgpass=":".join(escaped),
         as_role=f"sudo -u {shell_word(place['user'])} pgsweep ..., or " if has_account(place["user"]) else "",
-        alter_database=shell_word(alter_database),
-        alter_role=shell_word(alter_role),
+        alter_database=shell_word(f"ALTER DATABASE {database} CONNECTION LIMIT -1"),
+        alter_role=shell_word(f"ALTER ROLE {role} CONNECTION LIMIT -1"),
+        grant_connect=shell_word(f"GRANT CONNECT ON DATABASE {database} TO {role}"),
     )
 
 

@@ -25,7 +25,7 @@ class HeatRelation(msgspec.Struct, frozen=True, kw_only=True):
         page_cache_resident_bytes: of what is looked for here, in the page cache now; null where that cannot
             be seen.
         table_schema: with `table`, the table that an index or TOAST relation serves; else its own name.
-        error: why the server would not read it, where it did not.
+        error: why the server would not read it, where it did not, and what would allow it.
     """
 
     database: str

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
+
+from msgspec.structs import replace
 
 from pgsweep.plain import shown
 from pgsweep.records.doctor import Ability, DoctorResult, Runnable
@@ -92,6 +95,8 @@ def _place_line(result: DoctorResult) -> str:
 def doctor_text(result: DoctorResult, terminal: Terminal) -> str:
     """Return the page; commands are never broken, so that they can be pasted."""
     width = min(terminal.width, _MOST_COLUMNS)
+    if result.server is None:
+        result = _without_session(result)
     name_width = max((len(_label(ability)) for ability in result.abilities), default=0)
     lines = textwrap.wrap(_server_line(result), width) + textwrap.wrap(_host_line(result), width)
     lines += textwrap.wrap(shown(_place_line(result)), width)
@@ -103,10 +108,28 @@ def doctor_text(result: DoctorResult, terminal: Terminal) -> str:
             lines += _ability_lines(ability, _needed_for(result, ability), name_width, width, terminal)
     if result.commands:
         lines += ["", terminal.paint("What you can run", "bold")]
-        room = max((len(line.command) for line in result.commands[:-1]), default=0)
+        names = (len(line.command) for line in result.commands)
+        room = max((length for length in names if length < _MOST_COLUMNS // 4), default=0)
         for line in result.commands:
             lines += _command_lines(line, room, width, terminal)
     return "\n".join(lines) + "\n"
+
+
+def _without_session(result: DoctorResult) -> DoctorResult:
+    """Return a result with one line for all abilities, and one for all commands, that lack only a session."""
+    alike = Counter((ability.area, ability.why) for ability in result.abilities if ability.available is None)
+    abilities = [one for one in result.abilities if alike[one.area, one.why] < 2]
+    for (area, why), times in alike.items():
+        if times > 1:
+            names = ", ".join(_label(one) for one in result.abilities if (one.area, one.why) == (area, why))
+            text = f"{why}: {names}"
+            abilities.append(
+                Ability(name="others", area=area, available=None, why=text, enable=None, needed_for=[])
+            )
+    commands = [line for line in result.commands if line.state != "not"]
+    reasons = dict.fromkeys(line.why for line in result.commands if line.state == "not")
+    commands += [Runnable(command="all others", state="not", why=why) for why in reasons]
+    return replace(result, abilities=abilities, commands=commands)
 
 
 _STATES: dict[str, tuple[str, Paint]] = {

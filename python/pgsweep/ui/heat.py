@@ -133,17 +133,16 @@ def lost_lines(relations: Sequence[HeatRelation], terminal: Terminal) -> list[st
 
 
 def _unread(relations: Sequence[HeatRelation]) -> list[str]:
-    """Return what could not be read and why; many files of a database that share a cause, in one line."""
+    """Return what could not be read and why; the files of a database that share a cause, in one line."""
     together: dict[tuple[str, str], list[HeatRelation]] = {}
     for row in relations:
         if row.error is not None:
             together.setdefault((row.database, row.error), []).append(row)
     lines = []
     for (database, why), rows in together.items():
-        if len(rows) > _NAMED_APART:
-            lines.append(f"{shown(database)}: {count(len(rows))} files: {shown(why)}")
-        else:
-            lines += [f"{_name(row)}: {shown(why)}" for row in rows]
+        many = f"{shown(database)}: {count(len(rows))} files"
+        names = many if len(rows) > _NAMED_APART else ", ".join(map(_name, rows))
+        lines.append(f"{names}: {shown(why)}")
     return lines
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Final
 
 from pgsweep.plain import sentence
 from pgsweep.records.heat import HeatRelation, WarmCheckResult
@@ -20,29 +19,16 @@ from pgsweep.ui.numbers import percent
 from pgsweep.ui.section import Page
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, listed
-from pgsweep.units import format_plain
-
-_PARTS: Final = re.compile(r"(<=|>=|==|!=|<|>|=)")
-_NUMBER: Final = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
 
 
 def held_conditions(result: WarmCheckResult) -> list[str]:
-    """Return each condition of --fail-if that holds: what is there, and what was wanted."""
+    """Return each condition of --fail-if that holds, with the measured value."""
     lines = []
     for text in result.conditions:
-        parts = [part.strip() for part in _PARTS.split(text, maxsplit=1)]
-        if len(parts) < 3:
-            lines.append(f"{text} holds")
-            continue
-        name, comparison, limit = parts
+        name = re.split(r"[\s<>=!]", text, maxsplit=1)[0]
         value = getattr(result.state, name, None)
         known = percent(value) if isinstance(value, float) else "not known"
-        if comparison in ("<", "<="):
-            wanted = f"{format_plain(round(100 * float(limit), 4))}%" if _NUMBER.fullmatch(limit) else limit
-            what = "" if name in ("worth", "resident") else f"{name} "
-            lines.append(f"not warm: {what}{known}, wanted {wanted}")
-        else:
-            lines.append(f"{text} holds: {name} is {known}")
+        lines.append(f"--fail-if {text} holds: {name} is {known}")
     return lines
 
 

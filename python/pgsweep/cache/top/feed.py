@@ -146,13 +146,13 @@ def _as_failure(error: Exception) -> PgsweepError:
 
 
 def take_twice(live: Live, interval_seconds: float) -> CacheSample:
-    """Return one sample with rates and the page cache, from two readings `interval_seconds` apart.
+    """Return one sample, of the second of two readings `interval_seconds` apart, with rates between both.
 
     Raises:
         ConnectionFailed: the server has gone.
     """
     live.interval_seconds = interval_seconds
-    live.look()
+    live.look(with_files=False)
     time.sleep(live.effective_interval_seconds)
-    live.await_files(60.0)
-    return live.look(with_counters=True)
+    live.read_files(60.0)
+    return live.look(with_counters=True, with_files=False)

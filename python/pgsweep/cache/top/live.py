@@ -129,11 +129,12 @@ class Live:
         share = _POOL_SHARE if self._access.pool_source == "sql" else _OWN_SHARE
         return max(self.interval_seconds, self._look_seconds / share)
 
-    def look(self, *, with_counters: bool = False) -> CacheSample:
+    def look(self, *, with_counters: bool = False, with_files: bool = True) -> CacheSample:
         """Look once.
 
         Args:
             with_counters: read them even if they were read less than a second ago.
+            with_files: begin to read the page cache, if that is due.
 
         Raises:
             ConnectionFailed: the server has gone.
@@ -155,11 +156,18 @@ class Live:
         if self._learn_names(pool, known, now):
             rows, known = self._directory.find(pool.spc, pool.db, pool.rel)
         self._read_counters(pool, now, needed=with_counters)
-        self._start_on_files(now)
+        if with_files:
+            self._start_on_files(now)
         return self._sample(pool, rows, now)
 
-    def await_files(self, seconds: float) -> None:
-        """Wait until the page cache has been read, at most this long."""
+    def read_files(self, seconds: float) -> None:
+        """Read the page cache now, due or not, and wait for it, at most this long.
+
+        Raises:
+            ConnectionFailed: the server has gone.
+        """
+        self._files_due = 0.0
+        self._start_on_files(time.monotonic())
         if self._file_thread is not None:
             self._file_thread.join(seconds)
 

@@ -38,7 +38,7 @@ def command(
     r"""Show how much of the working set in FILE is resident now, in total and by relation.
 
     Use it before traffic is sent to a server: with --fail-if the exit code is 5 while the caches are too
-    cold. A condition compares one of these values with a number, such as 0.9 or 90%:
+    cold. A condition compares one of these values with a number from 0 to 1, such as 0.9, or 90%:
 
     \b
       worth          share of the saved blocks of usage count 2 and more that lie in the buffer pool;
@@ -64,14 +64,14 @@ def command(
     from pgsweep.warm.heat.file import read_heat
 
     settings = run.settings
-    path = heat_file(settings, file, run.server_options["database"])
     run.output_options["rows"] = top
-    run.prepare()
+    path = heat_file(run, file)
     conditions = [parse_condition(text, CONDITION_NAMES) for text in fail_if]
     heat = read_heat(path)
 
     result = run.look(source, lambda access: check(access, path, heat, conditions))
     run.show(result)
-    for text in held_conditions(result):
-        settings.say(text)
+    if run.output_options["as_json"] or run.output_options["as_csv"]:  # the text has them
+        for text in held_conditions(result):
+            settings.say(text)
     return CONDITION_HOLDS if result.conditions else 0

@@ -9,35 +9,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from pgsweep.cli.command import Run
 from pgsweep.cli.common import existing, is_connection
-from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
 from pgsweep.plain import shell_words
 
 SAVE_ONE: Final = "make one: pgsweep warm save {}"
 
 
-def heat_file(settings: Settings, file: str, database: str | None, *, writes: bool = False) -> Path:
-    """Return the path of the heat file.
+def heat_file(run: Run, file: str, *, writes: bool = False) -> Path:
+    """Prepare the run, and return the path of the heat file.
 
     Args:
-        settings: they know the command line, which is shown as it should be.
+        run: it knows the command line, which is shown as it should be, and DBNAME.
         file: as given for FILE.
-        database: as given for DBNAME.
         writes: the file need not be there yet.
 
     Raises:
-        UsageError: there is no such file, or the two stand in each other's place.
+        UsageError: there is no such file, or the two stand in each other's place; of `Run.prepare` too.
     """
+    database: str | None = run.server_options["database"]
     if is_connection(file) and not Path(file).exists():
         what = "a connection string"
     elif database is not None and _is_file_instead(file, database, writes=writes):
         what = "a database, as it seems"
     else:
+        run.prepare()  # first: a hint names the server
         return Path(file) if writes else existing(Path(file), hint=SAVE_ONE)
     from pgsweep.pg.secrets import without_secrets
 
-    words = list(settings.arguments)
+    words = list(run.settings.arguments)
     at = words.index(file) if file in words else len(words)
     if database in words:
         assert database is not None

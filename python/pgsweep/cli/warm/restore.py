@@ -101,9 +101,8 @@ def command(
     if wait is not None and next_start is not None:
         raise UsageError("--wait and --next-start contradict each other", hint="leave one of them out")
     settings = run.settings
-    path = heat_file(settings, file, run.server_options["database"])
     run.output_options["rows"] = top
-    run.prepare()
+    path = heat_file(run, file)
     target = run.target
     saved = read_heat(path)
     options = RestoreOptions(

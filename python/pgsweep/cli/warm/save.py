@@ -13,7 +13,8 @@ from pgsweep.cli.common import Count, Duration, pool_source_option
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable
 from pgsweep.cli.warm.file import heat_file
-from pgsweep.errors import PgsweepError
+from pgsweep.errors import HeatError, PgsweepError
+from pgsweep.plain import shell_word
 from pgsweep.units import format_plain
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def command(
     pg_upgrade.
 
     With --every it goes on until it is stopped; while the server is away it tries again at the next time.
-    After a restart of the server FILE is not replaced until the pool has filled again.
+    After a restart of the server FILE is not replaced until the pool has filled again; without --every the
+    exit code is then 1.
 
     \b
     Examples:
@@ -64,9 +66,8 @@ def command(
       pgsweep warm save shop.heat -h db1 -U monitor shop --source sql
     """
     settings = run.settings
-    path = heat_file(settings, file, run.server_options["database"], writes=True)
     run.output_options["as_json"] = as_json
-    run.prepare()
+    path = heat_file(run, file, writes=True)
     check_writable(path)
 
     def saved(access: Access) -> WarmSaveResult | None:
@@ -80,10 +81,15 @@ def command(
 
     def once() -> None:
         result = run.look(source, saved)
-        if result is not None:
-            if result.skipped is not None:
-                settings.warn(result.skipped)
+        if result is None:
+            return
+        if result.skipped is None or as_json:
             run.show(result)
+        if result.skipped is not None:
+            refusal = f"not saved: {result.skipped}"
+            if every is None:
+                raise HeatError(refusal, hint=f"pgsweep warm restore {shell_word(file)}")
+            settings.warn(refusal)
 
     if every is None or dry_run:
         once()

@@ -137,7 +137,7 @@ def restore(
             done.restarts = max(1, done.restarts)
             continue
         after, relations = now.compared
-        relations = _with_errors(relations, done.troubles)
+        relations = _with_errors(relations, done.troubles, plan)
         if ended or options.rate_bytes_per_second is not None or not (crowded or done.left):
             break
         plan.pages = []
@@ -176,7 +176,7 @@ def dry_run(conninfo: str, path: Path, heat: SavedHeat, options: RestoreOptions)
             statements = list(statements_of(plan, writer, files))
     return msgspec.structs.replace(
         result,
-        relations=_with_errors(result.relations, troubles),
+        relations=_with_errors(result.relations, troubles, plan),
         statements=statements,
         seconds=time.monotonic() - begun,
     )
@@ -397,8 +397,17 @@ def _left(plan: RestorePlan, relations: Sequence[HeatRelation]) -> Remaining:
     return Remaining(max(0, plan.sums.read_blocks - failed_blocks), plan.sums.touches)
 
 
-def _with_errors(rows: Sequence[HeatRelation], troubles: Sequence[WarmTrouble]) -> list[HeatRelation]:
-    why = {(trouble.database, trouble.schema, trouble.relation): trouble.why for trouble in troubles}
+def _with_errors(
+    rows: Sequence[HeatRelation], troubles: Sequence[WarmTrouble], plan: RestorePlan
+) -> list[HeatRelation]:
+    """Return the rows with what kept them from being read, and what would allow it: not in templates."""
+    templates = {database.name for database in plan.access.databases if database.is_template}
+    why = {
+        (trouble.database, trouble.schema, trouble.relation): trouble.why
+        if trouble.enable is None or trouble.database in templates
+        else f"{trouble.why}; {trouble.enable}"
+        for trouble in troubles
+    }
     return [
         msgspec.structs.replace(row, error=why.get((row.database, row.schema, row.relation))) for row in rows
     ]

@@ -215,8 +215,7 @@ def _worth_more(access: Access, former: HeatMeta, heat: SavedHeat) -> str | None
     return (
         f"the server was restarted at {started.isoformat(timespec='seconds')} and has "
         f"{format_count(heat.meta.pool_blocks)} blocks in its pool; the file of {former.at} holds "
-        f"{format_count(former.pool_blocks)} and "
-        "stays: restore it, or remove it"
+        f"{format_count(former.pool_blocks)} and stays: restore it, or remove it"
     )
 
 
