@@ -410,7 +410,7 @@ def test_a_table_has_its_name_when_its_transaction_commits(
     with opened(quiet) as access, psycopg.connect(quiet) as session:
         live = Live(access)
         session.execute("CREATE TABLE committed_late AS SELECT repeat('x', 500) FROM generate_series(1, 999)")
-        wait_until(lambda: (database, "(relations no catalog names)") in names_of(live))
+        wait_until(lambda: (database, "(unknown relations)") in names_of(live))
         wait_until(lambda: names_of(live) and live._unnamed_pause > 0.1)  # it was asked for once more
         session.commit()
         wait_until(lambda: (database, "committed_late") in names_of(live))

@@ -179,7 +179,7 @@ def _looked_again(
 def advise_window(window: WindowModel, name: str, *, least: bool = False) -> tuple[AdviceResult, int | None]:
     """Return which settings follow from a window over recordings, and the size of shared_buffers advised.
 
-    That is today's size where it is to be left, and None where nothing is known. Huge pages and connections
+    That is the current size if no change is advised, and None if it is unknown. Huge pages and connections
     are not counted: that takes a session on the server's host.
 
     Args:

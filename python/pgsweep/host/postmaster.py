@@ -83,17 +83,17 @@ def find_postmaster(backend_pid: int, start_time_microseconds: int) -> int:
             "the memory of the server's processes may not be read",
             cause=f"pgsweep runs as user {user_name(os.geteuid())}, the server as {user or 'another'}"
             + (f"; {yama}" if (yama := why_not_the_same_user()) else ""),
-            hint="run the same as root: sudo pgsweep ...; `pgsweep doctor` says what can be had without, "
+            hint="run the same as root: sudo pgsweep ...; `pgsweep doctor` lists what works without root, "
             "such as `record --source sql`",
         )
     if (elsewhere := why_not_linux()) is not None:
         raise MissingAbility(
-            elsewhere, hint="`pgsweep doctor` says what can be had from here, such as `record --source sql`"
+            elsewhere, hint="`pgsweep doctor` lists what works from here, such as `record --source sql`"
         )
     raise MissingAbility(
         "the server does not run on this host",
         cause="no process here is the postmaster of this session",
-        hint="run pgsweep on the server's host; `pgsweep doctor` says what can be had from here, such as "
+        hint="run pgsweep on the server's host; `pgsweep doctor` lists what works from here, such as "
         "`record --source sql`",
     )
 

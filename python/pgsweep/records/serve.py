@@ -99,7 +99,7 @@ class ServeAdvised(msgspec.Struct, frozen=True, kw_only=True):
         window_seconds: the length that was asked for.
         covered_seconds: the length that the evidence has.
         at: when it was decided.
-        size_bytes: shared_buffers as advised; today's where it is to be left, null where nothing is known.
+        size_bytes: the advised shared_buffers; the current size if no change is advised, null if unknown.
         result: as `pgsweep advise` gives it.
     """
 
@@ -197,9 +197,9 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
         reads_per_second: blocks read into the pool; measured over the last interval.
         avoidable_reads_per_second: the reads that a pool of twice the size would save: predicted, from the
             curve of the shortest window that has one.
-        advised_bytes: shared_buffers as advised; today's where it is to be left, null where nothing is known.
+        advised_bytes: the advised shared_buffers; the current size if no change is advised, null if unknown.
         advice: the advice in one sentence.
-        advice_gain: what following it is expected to bring; null where it is to be left.
+        advice_gain: the expected gain of the advice; null if no change is advised.
         advice_verdict: on the prediction that the advice rests on; `verdict` is that on the shortest window.
         waiting_saved_ratio: seconds of waiting for reads, of all sessions together, that it saves in each
             second: predicted; 0 where shared_buffers is to be left.

@@ -46,7 +46,7 @@ def relation_rows(caches: ForkCaches, names: Names, block_bytes: int) -> list[Ca
     for (_, database_oid, _), index in nameless.items():
         members.setdefault(database_oid, []).append(sums[len(named_rows) + index])
     for database_oid, parts in members.items():
-        why = "(relations no catalog names)" if database_oid in names.entered else "(relations not visible)"
+        why = "(unknown relations)" if database_oid in names.entered else "(relations not visible)"
         database = names.databases.get(database_oid, f"(oid {database_oid})")
         row = merged(parts, database=database, relation=why, kind="unknown")
         # The empty files of dropped relations stay until the next checkpoint.

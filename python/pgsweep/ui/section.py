@@ -12,7 +12,7 @@ from pgsweep.ui.table import Table
 
 VERDICTS: dict[Level, str] = {
     "reliable": "The prediction is reliable",
-    "rough": "The prediction is rough: mind its intervals",
+    "rough": "The prediction is rough; the reasons follow",
     "refused": "No prediction: the evidence does not allow one",
 }
 """Verdicts as headlines."""

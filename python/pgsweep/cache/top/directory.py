@@ -115,7 +115,7 @@ class Directory:
 
     def _row_of_unnamed(self, database_oid: int) -> Row:
         entered = database_oid in self.names.entered
-        why = "(relations no catalog names)" if entered else "(relations not visible)"
+        why = "(unknown relations)" if entered else "(relations not visible)"
         return _row(self.names.databases.get(database_oid, f"(oid {database_oid})"), "", why, "unknown")
 
 

@@ -50,7 +50,7 @@ _BRIEF_TURNOVERS: Final = 20.0
 """How often a page cache is filled that begins empty: hits are rare, so its active list grows slowly."""
 
 _GATHERINGS: Final = 5
-"""How often the kernel's statistics are gathered before: what it goes by at first is not what is."""
+"""How often the kernel's statistics are gathered before: its first statistics are not yet representative."""
 
 _COUNTED_GATHERINGS: Final = 10
 """The same while misses are counted: what comes from disk differs between one and the next."""

@@ -210,7 +210,9 @@ def read_heat(path: Path) -> SavedHeat:
         ) from error
     except MemoryError as error:
         raise HeatError(
-            f"`{path}` does not fit into memory", cause="it says that it has so many rows", hint=_OTHER_FILE
+            f"`{path}` does not fit into memory",
+            cause="its metadata declares more rows than fit",
+            hint=_OTHER_FILE,
         ) from error
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         # Of what Arrow raises some are ValueErrors: a name that is not UTF-8, say.
