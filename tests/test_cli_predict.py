@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgsweep.evidence.script import record_script
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.gather_script import MAGIC
 from tests.fix_cli import run
 from tests.fix_results import MB
 from tests.fix_shop import shop_under_load
@@ -137,6 +139,11 @@ def test_more_than_the_machine_has_is_warned_of(trace: Path) -> None:
         (["empty.oracleGeneral"], 1, "error: "),
         (["cut.oracleGeneral"], 1, "error: "),
         (["empty.evidence"], 2, "error: "),
+        (["zipf.oracleGenral"], 2, "did you mean zipf.oracleGeneral?"),
+        (["point.sql"], 2, "`point.sql` is neither evidence nor a trace"),
+        (["old.json"], 2, "pgsweep report old.json"),
+        (["gather.sql"], 2, "psql -X -d DBNAME -f gather.sql"),
+        (["gathered"], 2, "pgsweep import gathered"),
     ],
 )
 def test_mistakes(arguments: list[str], code: int, words: str, trace: Path) -> None:
@@ -144,6 +151,10 @@ def test_mistakes(arguments: list[str], code: int, words: str, trace: Path) -> N
     (folder / "empty.oracleGeneral").touch()
     (folder / "cut.oracleGeneral").write_bytes(trace.read_bytes()[:1001])
     (folder / "empty.evidence").mkdir()
+    (folder / "point.sql").write_text("SELECT 1;\n")
+    (folder / "old.json").write_text("{}\n")
+    (folder / "gather.sql").write_text(record_script(5))
+    (folder / "gathered").write_text(f"{MAGIC}\n")
     before = sorted(folder.iterdir())
     done = run("predict", *arguments, "-o", "x.html", cwd=folder)
     assert done.returncode == code, done.stderr

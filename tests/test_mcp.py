@@ -119,6 +119,17 @@ pgsweep.mcp.run({"hangs": sys.argv[1]}, [])
 """
 
 
+def test_an_exported_trace_is_evidence_and_the_folder_beside_it_is_none() -> None:
+    folder = Path(__file__).parent / "answers" / "evidence"
+    question = {"evidence_name": "exported.oracleGeneral", "sizes": ["1MB"]}
+    calls: list[tuple[str, dict[str, Any]]] = [("servers", {}), ("predict_misses", question)]
+    _, [servers, predicted] = asyncio.run(asked(["--evidence", str(folder)], calls))
+    names = json.loads(servers.content[0].text)["evidence"]
+    assert "exported.oracleGeneral" in names
+    assert "exported.oracleGeneral.start" not in names
+    assert json.loads(predicted.content[0].text)["points"]
+
+
 def test_a_question_that_takes_long_has_progress_or_is_to_be_asked_again() -> None:
     """A server that takes connections and says nothing: a client must hear something before it gives up."""
     from mcp import ClientSession, StdioServerParameters

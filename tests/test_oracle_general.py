@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pgsweep.errors import EvidenceError
+from pgsweep.errors import EvidenceError, NotEvidence
 from pgsweep.evidence import oracle_general
 from pgsweep.evidence.oracle_export import export_oracle_general
 from pgsweep.evidence.oracle_general import (
@@ -207,8 +207,12 @@ def test_troubles_of_export_are_reported(tmp_path: Path) -> None:
     evidence, output = tmp_path / "a.evidence", tmp_path / "a.oracleGeneral"
     with EvidenceWriter(evidence, EvidenceMeta(source="sql")):
         pass
-    with pytest.raises(EvidenceError, match="has no accesses"):
+    with pytest.raises(NotEvidence, match="has no trace"):
         export_oracle_general(evidence, output)
+    with EvidenceWriter(tmp_path / "idle.evidence", EvidenceMeta(source="trace")):
+        pass
+    with pytest.raises(EvidenceError, match="has no accesses"):
+        export_oracle_general(tmp_path / "idle.evidence", output)
     write_evidence(tmp_path / "b.evidence", 100)
     output.write_text("mine")
     with pytest.raises(EvidenceError, match="exists already"):

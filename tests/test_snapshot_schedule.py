@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from pgsweep.evidence.clock_passes import WANTED_PASSES, PassClock
 from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS, WANTED_COUNT, SnapshotSchedule
+from pgsweep.evidence.snapshots import judged
 from pgsweep.pg.buffercache import SnapshotReader
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.cluster import Cluster
@@ -150,3 +154,14 @@ def test_a_recording_whose_time_is_over_before_its_first_snapshot_takes_one() ->
     clock.add(5.0, zero_buffers=400, used_buffers=1000, allocations=0)
     slow.choose_next(5.0)
     assert slow.reason_to_end(5.0) == "time"
+
+
+def test_only_a_prediction_says_for_how_long_to_record() -> None:
+    """Two estimates of the time of a clock pass gave different lengths for one recording."""
+    server = cast("Any", SimpleNamespace(settings={}, database="shop"))
+    clock = steady_clock(6, pass_seconds=3.0, interval_seconds=1.0)
+    warnings, advice = judged(server, clock, 5e4, was_reset=False)
+    assert warnings == []
+    [short] = advice
+    assert "1.7 clock passes" in short
+    assert not re.search(r"\d (s|min)\b", short)

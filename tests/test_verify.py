@@ -175,7 +175,8 @@ def test_huge_pages_since_the_change_are_taken_into_account(
     assert meta["host"]["huge_pages"] == "off"
     meta["host"]["huge_pages"] = "on"
     (after / "meta.json").write_text(json.dumps(meta))
-    same, changed = (verify(before, path) for path in (before, after))
+    again = recorded_again(before, tmp_path / "again.evidence")
+    same, changed = (verify(before, path) for path in (again, after))
     assert asked == [[], ["huge_pages on"]]
     assert [one.name for one in same.values][-1] == "throughput"
     assert [one.name for one in changed.values] == [one.name for one in same.values][:-1]
@@ -292,8 +293,18 @@ def test_serve_verifies_by_its_own_pieces(
     assert verify_change(tmp_path, pieces_of(tmp_path)) is None, "too little evidence yet"
 
 
+def recorded_again(before: Path, after: Path) -> Path:
+    """Write evidence with the same observations, of another time."""
+    shutil.copytree(before, after)
+    text = (after / "meta.json").read_text()
+    at = json.loads(text)["started_at"]
+    (after / "meta.json").write_text(text.replace(at, "2026-01-01T00:00:00+00:00"))
+    return after
+
+
 def test_without_a_change_that_is_said(folder: Path) -> None:
-    done = run("verify", "before.evidence", "--after", "before.evidence", cwd=folder)
+    recorded_again(folder / "before.evidence", folder / "again.evidence")
+    done = run("verify", "before.evidence", "--after", "again.evidence", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "shared_buffers is still 16 MB" in done.stdout
 
@@ -303,10 +314,12 @@ def test_without_a_change_that_is_said(folder: Path) -> None:
     [
         (["absent.evidence", "--after", "after.evidence"], "there is no evidence `absent.evidence`"),
         (["before.evidence", "shop", "--after", "after.evidence"], "cannot be used together with a server"),
-        (["before.evidence", "--after", "other.sql"], "a trace without its server"),
+        (["before.evidence", "--after", "other.sql"], "is neither evidence nor a trace"),
+        (["before.evidence", "--after", "copied.evidence"], "are the same recording"),
     ],
 )
 def test_mistakes(folder: Path, arguments: list[str], words: str) -> None:
+    shutil.copytree(folder / "before.evidence", folder / "copied.evidence", dirs_exist_ok=True)
     done = run("verify", *arguments, cwd=folder)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr

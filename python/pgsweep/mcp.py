@@ -30,6 +30,7 @@ from pgsweep import api
 from pgsweep._native import __version__
 from pgsweep.advice.ask import advise
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.evidence.meta import exported_trace
 from pgsweep.pg.conninfo import place_of
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.cache import CacheResult
@@ -200,11 +201,13 @@ def run(targets: Mapping[str, str], evidence: Sequence[Path]) -> None:
 
 
 def _evidence_in(folders: Sequence[Path]) -> dict[str, Path]:
-    """Return the recordings in folders by name; of two of the same name the first."""
+    """Return the recordings and the exported traces in folders by name; of two of the same name the first."""
     found: dict[str, Path] = {}
     for folder in folders:
         for meta in sorted(folder.glob("*/meta.json")):
-            found.setdefault(meta.parent.name, meta.parent)
+            one = exported_trace(meta.parent) or meta.parent
+            if one.exists():
+                found.setdefault(one.name, one)
     return found
 
 

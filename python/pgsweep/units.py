@@ -186,6 +186,7 @@ def format_estimate(value: float, low: float, high: float, show: Callable[[float
     return f"at most {most}" if shown == show(0.0) else f"{shown} ({least} to {most})"
 
 
-def format_many(value: int, word: str) -> str:
-    """Return a count and the word for what is counted, with an s unless it is one: `1 row`, `2 rows`."""
-    return f"{format_count(value)} {word}{'' if value == 1 else 's'}"
+def format_many(number: float, one: str, several: str = "") -> str:
+    """Return a count with its noun: `1 round`, `3 rounds`; the plural has an `s` unless it is given."""
+    text = format_count(number)
+    return f"{text} {one if text == '1' else several or one + 's'}"

@@ -34,6 +34,7 @@ from pgsweep.advice.situation import Contents, Situation
 from pgsweep.errors import ClusterError, MissingAbility, UsageError
 from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.kept import Question, answered
+from pgsweep.evidence.meta import check_trace
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.place import place_of
 from pgsweep.evidence.same_cluster import check_cluster
@@ -80,6 +81,7 @@ def advise_from(
 ) -> AdviceResult:
     """Return the advice, computed but for a prediction that is kept; the rest is as for `ask.advise`."""
     if evidence.is_file():
+        check_trace(evidence)
         raise UsageError(
             f"`{evidence}` is a trace without its server: nothing can be advised from it",
             hint="name a folder that `pgsweep record` wrote",

@@ -14,7 +14,9 @@ from pgsweep.cli.common import (
     Duration,
     FileName,
     Percent,
+    existing,
     fresh_option,
+    similar,
 )
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import write_stdout
@@ -315,10 +317,9 @@ def _evidence_of(subject: str | None) -> Path | None:
     path = Path(subject)
     if path.exists():
         return path
-    if subject.rstrip("/").endswith(".evidence") or "/" in subject.partition("://")[0].partition("=")[0]:
-        raise UsageError(
-            f"there is no evidence `{subject}`", hint="record some: pgsweep record -o NAME.evidence"
-        )
+    named = subject.rstrip("/").endswith(".evidence") or "/" in subject.partition("://")[0].partition("=")[0]
+    if named or (path.suffix and similar(path) is not None):
+        return existing(path, "evidence", "record some: pgsweep record -o NAME.evidence")
     return None
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +22,10 @@ from pgsweep.units import BLOCK_BYTES, parse_bytes
 F = TypeVar("F", bound=Callable[..., Any])
 
 HELP_NAMES = ["-?", "--help"]
+_NEAR = 0.85
+"""How like a name must be to be meant, as difflib counts it: two letters of eleven are others."""
+
+_MOST_NAMES = 10_000
 
 
 def _keep(name: str, value_of: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -134,11 +140,22 @@ def existing(path: Path, what: str = "file", hint: str | None = None) -> Path:
     """
     with suppress(PermissionError):  # of a folder that may not be entered: whoever opens the file says so
         if not path.exists():
-            name = shell_word(str(path))
-            raise UsageError(f"there is no {what} `{path}`", hint=hint and hint.format(name))
+            near = similar(path)
+            hint = hint and hint.format(shell_word(str(path)))
+            said = hint if near is None else f"did you mean {shell_word(str(near))}?"
+            raise UsageError(f"there is no {what} `{path}`", hint=said)
         if what == "file" and path.is_dir():
             raise UsageError(f"`{path}` is a folder", hint=hint and hint.format("FILE"))
     return path
+
+
+def similar(path: Path) -> Path | None:
+    """Return what lies beside a path that is not there, under a name like it; None where nothing does."""
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        names = [entry.name for entry in islice(entries, _MOST_NAMES)]
+        near = difflib.get_close_matches(path.name, names, n=1, cutoff=_NEAR)
+        return path.with_name(near[0]) if near else None
+    return None
 
 
 class FileName(click.Path):

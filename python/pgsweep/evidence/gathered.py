@@ -25,7 +25,6 @@ from pgsweep.evidence.observe import CounterTable, relation_columns
 from pgsweep.evidence.place import place_text
 from pgsweep.evidence.sampling import MODULUS
 from pgsweep.evidence.schema import EvidenceMeta
-from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS
 from pgsweep.evidence.snapshots import judged, snapshot_columns, time_columns
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot, assembled
@@ -114,14 +113,7 @@ class _Import:
             raise _too_short(self._file)
         self._writer.replace("relations", relation_columns(self._begin, self._end, self._databases))
         accesses = max(0.0, self._table.accesses(self._server.database) - self._accesses_before)
-        interval_seconds = self._length_seconds / self._clock.snapshots
-        warnings, advice = judged(
-            self._server,
-            self._clock,
-            accesses,
-            max(LEAST_SECONDS, self._clock.wanted_seconds(interval_seconds)),
-            was_reset=self._table.was_reset,
-        )
+        warnings, advice = judged(self._server, self._clock, accesses, was_reset=self._table.was_reset)
         warnings = [*self._own_warnings(), *warnings]
         meta = self._meta(warnings)
         trouble = trouble_in_meta(meta)

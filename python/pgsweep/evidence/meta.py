@@ -22,7 +22,7 @@ from pgsweep.evidence.schema import (
     is_identifier,
 )
 from pgsweep.plain import shell_word
-from pgsweep.regular import NotRegular, TooLong, read_regular
+from pgsweep.regular import NotRegular, TooLong, open_regular, read_regular
 from pgsweep.units import format_exact
 
 MOST_BUFFERS: Final = 2**30 - 1
@@ -31,6 +31,9 @@ MOST_BUFFERS: Final = 2**30 - 1
 MOST_SECONDS: Final = 1e9
 MOST_COUNT: Final = 2.0**53
 
+_HEAD_BYTES: Final = 8192
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _BLOCK_SIZES: Final = tuple(1024 << shift for shift in range(6))
 
 
@@ -42,6 +45,12 @@ def mapping_file(trace: Path) -> Path:
 def start_folder(trace: Path) -> Path:
     """Return the folder beside an exported trace, compressed or not."""
     return trace.with_name(trace.name.removesuffix(".zst") + ".start")
+
+
+def exported_trace(folder: Path) -> Path | None:
+    """Return the trace that a folder lies beside; None for a folder of evidence."""
+    trace = folder.with_name(folder.name.removesuffix(".start"))
+    return trace if folder == start_folder(trace) and mapping_file(trace).exists() else None
 
 
 def unreadable(path: Path, error: OSError) -> EvidenceError:
@@ -56,6 +65,47 @@ def unreadable(path: Path, error: OSError) -> EvidenceError:
     cause = DISK_TROUBLE.get(number, os.strerror(number) if number else str(error))
     return EvidenceError(
         f"cannot read `{path}`", cause=cause, hint=f"check its owner and mode: ls -ld {shell_word(str(path))}"
+    )
+
+
+def check_trace(path: Path) -> None:
+    """Refuse a file that cannot be a trace: its records have bytes of 0, unless it is compressed.
+
+    Raises:
+        NotEvidence: it is text; says of which kind.
+    """
+    try:
+        with open_regular(path) as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return  # Whoever reads it says why.
+    if head and (b"\0" not in head or head.startswith(_GZIP)) and not head.startswith(_ZSTD):
+        raise _not_evidence(path, head)
+
+
+def _not_evidence(path: Path, head: bytes) -> NotEvidence:
+    """Return the error for a file; `head` is how it begins."""
+    # It loads the driver.
+    from pgsweep.pg.gather_script import MAGIC
+
+    name = shell_word(str(path))
+    first, begin = MAGIC.encode(), head.lstrip()
+    if begin.startswith((first, _GZIP)):
+        what = "is compressed" if begin.startswith(_GZIP) else "is what psql wrote, and not evidence yet"
+        hint = (
+            f"to make evidence of what the script of `pgsweep record --script` wrote: pgsweep import {name}"
+        )
+    elif first in head:
+        what = "is the script for psql, and not evidence"
+        hint = f"psql -X -d DBNAME -f {name} -o FILE; pgsweep import FILE"
+    elif begin.startswith((b"{", b"<!")):
+        what, hint = "is a file of JSON or HTML, and not evidence", f"to show a result: pgsweep report {name}"
+    else:
+        what, hint = "is neither evidence nor a trace", "record: `pgsweep record -o NAME.evidence`"
+    return NotEvidence(
+        f"`{path}` {what}",
+        cause="evidence is a folder that record wrote; a trace is a file in the format oracleGeneral",
+        hint=hint,
     )
 
 

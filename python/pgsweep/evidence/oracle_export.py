@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Final
 import numpy as np
 
 from pgsweep import _native
-from pgsweep.errors import EvidenceError
+from pgsweep.errors import EvidenceError, NotEvidence
 from pgsweep.evidence.exported import write_start
 from pgsweep.evidence.meta import mapping_file, start_folder
 from pgsweep.evidence.oracle_general import RECORD
@@ -44,15 +44,22 @@ def export_oracle_general(
     format. They go into the folder `OUTPUT.start`, from which `predict` warms its pools.
 
     Raises:
-        EvidenceError: the evidence cannot be read or has no accesses; the output exists or cannot be written.
+        EvidenceError: the evidence cannot be read, or has no trace (`NotEvidence`) or no accesses; the output
+            exists or cannot be written.
     """
     (progress or NullListener()).stage("writing the trace")
     source = Evidence.open(evidence)
     if not source.has("accesses"):
+        if source.meta.source != "trace":
+            raise NotEvidence(
+                f"`{evidence}` has no trace",
+                cause=f"it was recorded by --source {source.meta.source}, which sees no single access",
+                hint="sudo pgsweep record --source trace -o NAME.evidence",
+            )
         raise EvidenceError(
             f"`{evidence}` has no accesses",
-            cause="only evidence of a trace has them" if source.meta.source == "sql" else None,
-            hint="record with `pgsweep record --source trace`",
+            cause="nothing was accessed while it was recorded, or it was cut short before",
+            hint="record again, under the usual load: sudo pgsweep record --source trace -o NAME.evidence",
         )
     output = Path(output)
     mapping = mapping_file(output)

@@ -50,7 +50,7 @@ from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_l
 from pgsweep.pg.session_end import SessionWatch
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_count, format_minutes, format_percent, longer_seconds
+from pgsweep.units import format_count, format_minutes, format_percent
 
 if TYPE_CHECKING:
     from pgsweep._native import ReadTimer
@@ -241,9 +241,7 @@ class Recording:
         # What happened later, until the loss of the server was noticed, is counted nowhere.
         length_seconds = max(log.sampled_seconds, 1e-9)
         accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
-        warnings, self._advice = judged(
-            self._server, self._clock, accesses, schedule.wanted_seconds, was_reset=log.was_reset
-        )
+        warnings, self._advice = judged(self._server, self._clock, accesses, was_reset=log.was_reset)
         self._warnings += warnings
         if self._outlook is not None and self._outlook.refusal is not None:
             why = self._outlook.refusal.why
@@ -465,7 +463,7 @@ class Recording:
 
 
 def judged(
-    server: Server, clock: PassClock, accesses: float, wanted_seconds: float, *, was_reset: bool
+    server: Server, clock: PassClock, accesses: float, *, was_reset: bool
 ) -> tuple[list[str], list[str]]:
     """Return what a reader of this evidence must know, and what only the user who recorded it learns.
 
@@ -473,7 +471,6 @@ def judged(
         server: that was observed.
         clock: with all snapshots added.
         accesses: counted during the observation.
-        wanted_seconds: how long it should have been.
         was_reset: the statistics were reset meanwhile.
     """
     warnings: list[str] = []
@@ -488,12 +485,10 @@ def judged(
     elif math.isinf(clock.pass_seconds):
         warnings.append("hardly anything was evicted: the clock hand stood still")
     elif not clock.suffices:
-        longer = "the intervals will be wide"
-        if wanted_seconds <= MOST_SECONDS:
-            longer = f"record for about {format_minutes(longer_seconds(wanted_seconds, clock.seconds))}"
+        # For how long instead, a prediction says: it knows the time of a clock pass from the fitted rates.
         return warnings, [
-            f"short: {clock.passes:.1f} clock passes, {clock.effective_snapshots:.1f} "
-            f"independent snapshots; {longer}"
+            f"short: {clock.passes:.1f} clock passes, {clock.effective_snapshots:.1f} independent snapshots; "
+            "the intervals will be wide, and `pgsweep predict` says for how long to record"
         ]
     return warnings, []
 

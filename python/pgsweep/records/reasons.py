@@ -12,7 +12,14 @@ from typing import Final, ParamSpec
 
 import msgspec
 
-from pgsweep.units import format_bytes, format_count, format_minutes, format_percent, format_plain
+from pgsweep.units import (
+    format_bytes,
+    format_count,
+    format_many,
+    format_minutes,
+    format_percent,
+    format_plain,
+)
 
 P = ParamSpec("P")
 
@@ -85,7 +92,7 @@ def size_not_known(sizes_bytes: Sequence[int], most_width: float) -> str:
     """The interval at some size is too wide for a value to be shown."""
     return (
         f"at {_named(sizes_bytes)} the miss ratio is not known to ± {format_percent(most_width)}: record for "
-        "longer, or ask for sizes nearer to today's"
+        "longer; nearer to today's size it is known better"
     )
 
 
@@ -112,15 +119,15 @@ def standby() -> str:
 
 
 @reason_kind
-def server_went_away() -> str:
+def server_went_away(how: str) -> str:
     """The server ended or crashed during the recording."""
-    return "the server went away during the recording: what followed is not in it"
+    return how
 
 
 @reason_kind
-def session_lost() -> str:
+def session_lost(how: str) -> str:
     """The recorder lost its session."""
-    return "the recorder lost its session: what followed is not in the recording"
+    return how
 
 
 # Of counters
@@ -158,8 +165,8 @@ def counters_contradict(counts: Sequence[tuple[str, float, float]]) -> str:
 def counters_of_dropped(counts: Sequence[tuple[str, float, float]], dropped: float) -> str:
     """Relations that were dropped took their counters with them."""
     return (
-        f"{_counted(counts)}: {format_count(dropped)} relations were dropped meanwhile, and their counters "
-        "with them"
+        f"{_counted(counts)}: {format_many(dropped, 'relation was', 'relations were')} dropped meanwhile, "
+        "and their counters with them"
     )
 
 
@@ -194,7 +201,7 @@ def short_recording(passes: float, snapshots: int, record_seconds: float | None)
     seen = f"{passes:.1f} clock passes" if passes >= 0.1 else "less than a tenth of a clock pass"
     known = record_seconds is not None and record_seconds <= _LONGEST_SECONDS
     how_long = f"for {format_minutes(record_seconds)}" if record_seconds and known else "for much longer"
-    return f"the recording is short, {seen} in {snapshots} snapshots: record {how_long}"
+    return f"the recording is short, {seen} in {format_many(snapshots, 'snapshot')}: record {how_long}"
 
 
 @reason_kind
@@ -328,7 +335,7 @@ def wide_interval(size_bytes: int, half_width: float) -> str:
     """The interval is wide at a size that is shown."""
     return (
         f"at {format_bytes(size_bytes)} the miss ratio is known to ± {format_percent(half_width, 1)} only: "
-        "record for longer, or ask for sizes nearer to today's"
+        "record for longer; nearer to today's size it is known better"
     )
 
 
@@ -349,8 +356,9 @@ def still_filling(most_bytes: int, pool_bytes: int, filling_bytes: int) -> str:
 def never_full(snapshots: int, most_bytes: int, pool_bytes: int) -> str:
     """The pool was never full."""
     return (
-        f"shared_buffers was never full: in {snapshots} snapshots at most {format_bytes(most_bytes)} of "
-        f"{format_bytes(pool_bytes)} held pages; all that is used fits into that"
+        f"shared_buffers was never full: in {format_many(snapshots, 'snapshot')} at most "
+        f"{format_bytes(most_bytes)} of {format_bytes(pool_bytes)} held pages; all that is used fits into "
+        "that"
     )
 
 
@@ -392,7 +400,7 @@ def rings_end(relation: str, from_bytes: int) -> str:
 @reason_kind
 def few_snapshots_of_unfilled(snapshots: int) -> str:
     """There are too few snapshots of a pool from which nothing is evicted."""
-    return f"{snapshots} snapshots are few: record for longer"
+    return f"{format_many(snapshots, 'snapshot is', 'snapshots are')} few: record for longer"
 
 
 @reason_kind

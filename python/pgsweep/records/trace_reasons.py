@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pgsweep.records.reasons import percent2, reason_kind
-from pgsweep.units import format_bytes, format_count, format_minutes, format_percent
+from pgsweep.units import format_bytes, format_count, format_many, format_minutes, format_percent
 
 
 @reason_kind
 def blocks_not_tracked(blocks: int) -> str:
     """Dropped relations had more blocks than are tracked."""
     return (
-        f"{format_count(blocks)} blocks of dropped relations were not tracked: those in the pool are assumed "
-        "to stay in it"
+        format_many(blocks, "block of dropped relations was", "blocks of dropped relations were")
+        + " not tracked: those in the pool are assumed to stay in it"
     )
 
 
@@ -156,7 +156,9 @@ def another_stretch(
     size_bytes: int, seconds: float, width: float, scans: int | None, record_seconds: float, wanted: float
 ) -> str:
     """Another stretch of the same load may differ."""
-    few = "" if scans is None else f" ({scans} scans of one kind were seen)"
+    few = ""
+    if scans is not None:
+        few = f" ({format_many(scans, 'scan of one kind was', 'scans of one kind were')} seen)"
     return (
         f"another stretch of {format_minutes(seconds)} may differ by ±{percent2(width)} at "
         f"{format_bytes(size_bytes)}{few}; record for about {format_minutes(record_seconds)} to have it "

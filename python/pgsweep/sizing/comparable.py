@@ -92,7 +92,8 @@ def other_sessions(before: Observation, after: Observation) -> str | None:
     if abs(now.count - was.count) > _SESSIONS_CHANGED * max(now.count, was.count):
         counts = [format_plain(round(one.count, 1)) for one in (was, now)]
         return (
-            f"the throughput is not compared: {counts[0]} sessions were connected before, and {counts[1]} now"
+            "the throughput is not compared: the number of sessions that were connected was "
+            f"{counts[0]} before, and is {counts[1]} now"
         )
     longer = now.pause_seconds - was.pause_seconds
     if abs(longer) > _PAUSE_CHANGED * max(was.transaction_seconds, now.transaction_seconds):

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.disk_latency import latencies_of
-from pgsweep.evidence.endings import WENT_AWAY
+from pgsweep.evidence.endings import WENT_AWAY, went_away
 from pgsweep.evidence.exported import ExportedTrace
+from pgsweep.evidence.meta import check_trace, exported_trace
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.processor_times import PACE_BY, copy_of, nanoseconds, pace_of
 from pgsweep.evidence.sampling import BlockSample
@@ -153,9 +154,9 @@ class Server:
         return self.server_version_num < _EXTENSIONS_ARE_READS_BELOW
 
     @property
-    def session_lost(self) -> bool:
-        """Whether the recorder lost its session, be it that the server went away (`ended_by` says which)."""
-        return self.ended_by in WENT_AWAY
+    def session_lost(self) -> str | None:
+        """How the recorder lost its session, as its warning has it; None where it did not."""
+        return went_away(self.ended_by) if self.ended_by in WENT_AWAY else None
 
     @property
     def io_is_timed(self) -> bool:
@@ -353,7 +354,9 @@ def observe(evidence: Path) -> Observation | None:
     Raises:
         EvidenceError: it cannot be read, or does not say how large the pool was.
     """
+    evidence = exported_trace(evidence) or evidence
     if evidence.is_file():
+        check_trace(evidence)
         exported = ExportedTrace.open(evidence)
         return None if exported is None else Observation(exported)
     opened = Evidence.open(evidence)

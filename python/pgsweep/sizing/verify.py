@@ -20,6 +20,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from pgsweep.errors import UsageError
+from pgsweep.evidence.meta import check_trace
 from pgsweep.evidence.same_cluster import check_cluster
 from pgsweep.evidence.schema import EvidenceMeta, other_cluster
 from pgsweep.evidence.store import Evidence
@@ -62,10 +63,16 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
 
     Raises:
         EvidenceError: evidence cannot be read.
-        UsageError: the two are not of the same database.
+        UsageError: the two are not of the same database, or are the same recording.
     """
     first, second = _open(before), _open(after)
     _check_same(first, second)
+    if first.meta == second.meta and (first.meta.started_at or before.resolve() == after.resolve()):
+        raise UsageError(
+            f"`{before}` and `{after}` are the same recording",
+            cause="what it predicts of itself says nothing of a prediction",
+            hint="record again after the change: leave out --after",
+        )
     was, now = Observation(first), Observation(second)
     size, today = now.server.pool_bytes, was.server.pool_bytes
     huge_pages = _other_huge_pages(was, now)
@@ -139,6 +146,7 @@ def _other_database(what: str, one: EvidenceMeta, other: EvidenceMeta | Server) 
 
 def _open(path: Path) -> Evidence:
     if path.is_file():
+        check_trace(path)
         raise UsageError(
             f"`{path}` is a trace without its server", hint="name folders that `pgsweep record` wrote"
         )

@@ -6,7 +6,7 @@ from html import escape
 
 from pgsweep.plain import relation_label, shown
 from pgsweep.records.cache import CacheMap
-from pgsweep.ui.numbers import count
+from pgsweep.ui.numbers import count, counted
 from pgsweep.ui.section import Fact, Section
 from pgsweep.ui.table import Measured
 from pgsweep.ui.terminal import Terminal
@@ -50,7 +50,7 @@ def map_text(block_map: CacheMap, terminal: Terminal) -> str:
     cells = len(strip)
     each = block_map.blocks / cells if cells else 0.0
     lines = [
-        f"{name}: {count(block_map.blocks)} blocks, the first on the left, "
+        f"{name}: {counted(block_map.blocks, 'block')}, the first on the left, "
         + ("one a character" if each <= 1 else f"about {each:.0f} a character")
     ]
     width = max(10, terminal.width - 2)
@@ -86,7 +86,7 @@ def map_section(block_map: CacheMap) -> Section:
     per_cell = -(-block_map.blocks // cells) if cells else 0
     caption = f"Blocks in order, line by line, {per_cell} a cell; the colour says where most of them lie."
     name = map_name(block_map)
-    lead = f"{count(block_map.blocks)} blocks of the main fork."
+    lead = f"{counted(block_map.blocks, 'block')} of the main fork."
     return Section(f"Blocks of {name}", "map", lead, facts, [(svg, caption)])
 
 

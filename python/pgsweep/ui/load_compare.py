@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pgsweep.records.load import LoadCompareResult, LoadPractice
-from pgsweep.ui.numbers import count, format_bytes, seconds
+from pgsweep.ui.numbers import count, counted, format_bytes, seconds
 from pgsweep.ui.section import Page, Section
 from pgsweep.ui.table import Column, Table
 from pgsweep.ui.terminal import Terminal
@@ -22,9 +22,9 @@ _COLUMNS: Final[list[Column[LoadPractice]]] = [
 
 def _title(result: LoadCompareResult) -> str:
     return (
-        f"{result.table}: {count(result.sample_rows)} rows of the file "
+        f"{result.table}: {counted(result.sample_rows, 'row')} of the file "
         f"({format_bytes(result.sample_bytes)}), "
-        f"{result.rounds} rounds, medians; measured on a copy of the table"
+        f"{counted(result.rounds, 'round')}, medians; measured on a copy of the table"
     )
 
 

@@ -6,6 +6,7 @@ import math
 
 from pgsweep.units import format_bytes, format_hours, format_percent
 from pgsweep.units import format_count as count
+from pgsweep.units import format_many as counted
 
 __all__ = [
     "NONE",
@@ -88,12 +89,6 @@ def byte_rate(bytes_per_second: float) -> str:
 def server_name(version: str) -> str:
     """Return `PostgreSQL 18.1` for the server_version `18.1`."""
     return version if version.startswith("PostgreSQL") else f"PostgreSQL {version}"
-
-
-def counted(number: float, one: str, several: str = "") -> str:
-    """Return a count with its noun: `1 round`, `3 rounds`; the plural has an `s` unless it is given."""
-    text = count(number)
-    return f"{text} {one if text == '1' else several or one + 's'}"
 
 
 def millis(ratio: float | None) -> str:

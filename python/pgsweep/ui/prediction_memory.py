@@ -19,6 +19,7 @@ from pgsweep.records.prediction import (
 from pgsweep.ui.numbers import (
     NONE,
     count,
+    counted,
     factor,
     factors,
     figure,
@@ -199,7 +200,12 @@ def _parts(use: MemoryUse) -> list[tuple[str, str]]:
         rest = "private memory of the server's processes, other programs, the kernel"
     found = [(use.shared_memory_bytes, "shared memory touched"), (use.page_tables_bytes, tables)]
     if use.private_bytes is not None:
-        found.append((use.private_bytes, f"private memory of the server's {count(use.processes)} processes"))
+        found.append(
+            (
+                use.private_bytes,
+                f"private memory of the server's {counted(use.processes, 'process', 'processes')}",
+            )
+        )
     found += [(use.rest_bytes, rest), (use.page_cache_bytes, "page cache, and free for it")]
     return [(known_bytes(size), words) for size, words in found]
 
@@ -252,7 +258,7 @@ def _timed_words(timed: TimedReads | None) -> list[str]:
     within = ", ".join(f"{share} no longer than {figure(seconds * 1e6)}" for share, seconds in shares)
     return [
         f"sessions waited {figure(timed.mean_seconds * 1e6)} µs for a read on average, from the page cache "
-        f"or the disk; {within} (measured, {count(timed.reads)} reads in {figure(timed.seconds)} s)"
+        f"or the disk; {within} (measured, {counted(timed.reads, 'read')} in {figure(timed.seconds)} s)"
     ]
 
 

@@ -134,11 +134,10 @@ def length_doubts(totals: Totals, snapshots: int, pass_seconds: float, *, by_pat
     enough, least = verdict.PASSES_OF_PATHS if by_paths else verdict.PASSES_OF_STATES
     if passes >= enough:
         return []
-    if by_paths and 0 < passes < least:
-        longer = longer_seconds(enough * pass_seconds, totals.seconds)
-        return [Doubt("rough", reasons.one_look(passes, longer))]
     # Where the hand hardly moved, nothing says how long a pass takes.
     wanted = longer_seconds(1.25 * enough * pass_seconds, totals.seconds) if passes > 0 else None
+    if by_paths and wanted is not None and passes < least:
+        return [Doubt("rough", reasons.one_look(passes, wanted))]
     return [
         Doubt("refused" if passes < least else "rough", reasons.short_recording(passes, snapshots, wanted))
     ]

@@ -80,10 +80,9 @@ class Recording:
             doubts.append(Doubt(REFUSED, filling))
         if server.settings.get("in_hot_standby") == "on":
             doubts.append(Doubt(ROUGH, reasons.standby()))
-        if server.ended_by == "server":
-            doubts.append(Doubt(ROUGH, reasons.server_went_away()))
-        elif server.session_lost:
-            doubts.append(Doubt(ROUGH, reasons.session_lost()))
+        if server.session_lost is not None:
+            lost = reasons.server_went_away if server.ended_by == "server" else reasons.session_lost
+            doubts.append(Doubt(ROUGH, lost(server.session_lost)))
         return doubts
 
     def prediction(self, estimate: Estimate, **more: Any) -> Prediction:

@@ -25,7 +25,7 @@ from pgsweep.sizing.what_if.grammar import (
     Without,
 )
 from pgsweep.sizing.what_if.relations import Named, find
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_plain
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_many, format_plain
 
 
 def assumption_of(asked: Asked, relations: Table, database_oid: int) -> WhatIf:
@@ -79,10 +79,10 @@ def _relation_assumption(asked: OfRelation, relation: Named, relations: Table) -
             "change"
         )
     if isinstance(asked, Insert):
-        rows, fit = format_count(asked.rows_per_second), format_count(relation.tuples_per_block)
+        rows, fit = format_many(asked.rows_per_second, "row"), format_count(relation.tuples_per_block)
         return (
-            f"{rows} rows a second are added at the end of {name}, besides those of today, {fit} to a block; "
-            f"each is one access, and one descent of each of its {len(relation.indexes)} indexes, to pages "
+            f"added at the end of {name}: {rows} a second, besides those of today, {fit} to a block; "
+            f"each is one access, and one descent of each of its indexes ({len(relation.indexes)}), to pages "
             "as they are visited today; the indexes do not grow"
         )
     if isinstance(asked, Scan):
