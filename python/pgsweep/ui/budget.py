@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pgsweep.plain import sentence
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes
+from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Column, Measured, Predicted, Table
 from pgsweep.ui.terminal import Terminal
@@ -45,7 +45,7 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     if result.limit_bytes is None and result.place is not None and result.place.memory.limited != "no":
         whose = "memory"  # as it was named
     head = (
-        f"{count(result.connections)} connections now, "
+        f"{counted(result.connections, 'connection')} now, "
         f"max_connections {count(result.max_connections)}; {whose} {format_bytes(result.capacity_bytes)}."
     )
     paint = _PAINTS.get(result.verdict, "bold")

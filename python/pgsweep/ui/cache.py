@@ -12,7 +12,7 @@ from pgsweep.ui.cache_map import WORDS, legend, map_section, map_text
 from pgsweep.ui.line import shortened_apart
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import relation_name
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent, share
+from pgsweep.ui.numbers import count, counted, format_bytes, format_seconds, known_bytes, percent, share
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Column, Group, Measured, Table
 from pgsweep.ui.terminal import Terminal
@@ -37,7 +37,7 @@ def cache_text(result: CacheResult, terminal: Terminal) -> str:
         _table(rows, result, terminal).text(terminal),
     ]
     if hidden:
-        parts.append(f"... and {count(hidden)} rows more; all of them: --all, --json or --csv")
+        parts.append(f"... and {counted(hidden, 'row')} more; all of them: --all, --json or --csv")
     parts += missing_lines(result.missing, terminal)
     return "\n\n".join(parts) + "\n"
 
@@ -57,9 +57,9 @@ def pool_text(pool: PoolState, terminal: Terminal) -> str:
     facts = [
         f"shared_buffers {format_bytes(pool.size_bytes)}",
         f"used {format_bytes(pool.used_bytes)}",
-        f"unused {format_bytes(pool.unused_bytes)}",
-        f"dirty {format_bytes(pool.dirty_bytes)}",
-        f"pinned {format_bytes(pool.pinned_bytes)}",
+        f"unused {known_bytes(pool.unused_bytes)}",
+        f"dirty {known_bytes(pool.dirty_bytes)}",
+        f"pinned {known_bytes(pool.pinned_bytes)}",
     ]
     used = sum(pool.usage_counts)
     lines = [terminal.wrap(": ".join([facts[0], ", ".join(facts[1:])]))]
