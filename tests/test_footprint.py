@@ -263,9 +263,11 @@ def test_parameters_of_the_command_line(table: str) -> None:
     # Without --null it is a text like any other.
     found = run(*words, "--param", "none", "--json")
     assert json.loads(found.stdout)["runs"][0]["rows"] == 0
+    replaced = run("footprint", "SELECT * FROM t WHERE id = ", table, "--param", "42")
+    assert (replaced.returncode, "single quotes" in replaced.stderr) == (2, True), "by the shell"
     few = run(*words)
     assert few.returncode == 2
-    assert "does not take as many parameters" in few.stderr
+    assert (few.returncode, "_pg3_" in few.stderr) == (2, False), "it is not told by the driver's names"
 
 
 def test_another_session_at_work_is_said(table: str) -> None:

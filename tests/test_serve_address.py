@@ -168,3 +168,13 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     done = run("serve", "--tls-cert", str(cert), "x", env={"HOME": str(tmp_path)})
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_times_of_the_file_are_those_of_the_options(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    for text, wanted in (('"2min"', 120.0), ('"1500ms"', 1.5), ("10", 10.0), ("2.5", 2.5), ('"40"', 40.0)):
+        metric = f"[[metric]]\nname = 'a'\nquery = 'x'\nevery = {text}\ntimeout = '500ms'\n"
+        file.write_text(f"[serve]\ninterval = {text}\n{metric}")
+        found = load_config([], file=file, home=tmp_path)
+        assert found.interval_seconds == found.metrics[0].every == wanted
+        assert found.metrics[0].timeout == 0.5

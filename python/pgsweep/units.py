@@ -13,6 +13,7 @@ BLOCK_BYTES = 8192
 Z90 = 1.645
 """Standard errors on either side of an estimate that hold 90%."""
 
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _FACTORS = {"": 1, "b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}
 
 
@@ -31,6 +32,18 @@ def parse_bytes(text: str) -> int:
             f"`{text}` is not a size", hint="write a number with a unit: 128kB, 64MB, 8GB (powers of 1024)"
         )
     return round(float(match.group(1)) * _FACTORS[unit])
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds meant by a time in PostgreSQL's units: `40s`, `2min` (or `2m`), `1h`, `50ms`, `40`.
+
+    Raises:
+        UsageError: the text is not a time, or it is zero.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|)\s*", text)
+    if match is None or float(match.group(1)) == 0:
+        raise UsageError(f"`{text}` is not a time", hint="write it as 50ms, 40s, 2min or 1h")
+    return float(match.group(1)) * _SECONDS[match.group(2)]
 
 
 def bytes_of(text: str, block_bytes: int) -> int:

@@ -12,7 +12,7 @@ from pgsweep.cli.completing import relation_names
 from pgsweep.cli.output import write_stdout
 from pgsweep.errors import UsageError
 from pgsweep.plain import cleaned
-from pgsweep.units import format_count
+from pgsweep.units import format_count, format_many
 
 if TYPE_CHECKING:
     from pgsweep.records.cache import CacheResult
@@ -153,10 +153,10 @@ def _evict(access: Access, relation: str) -> str:
             "(17 and later can)"
         )
     else:
-        text = f"evicted `{relation}`: {format_count(done.buffers)} buffers"
+        text = f"evicted `{relation}`: {format_many(done.buffers, 'buffer')}"
     if done.pinned:
         text += f", {format_count(done.pinned)} stay because they are in use"
     if done.files is None:
         return f"{text}; the page cache cannot be reached from here"
-    text += f"; the page cache was asked to drop {format_count(done.files)} files"
+    text += f"; the page cache was asked to drop {format_many(done.files, 'file')}"
     return text + (f", and refused for {format_count(done.refused)}" if done.refused else "")

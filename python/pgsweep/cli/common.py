@@ -17,7 +17,7 @@ from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
 from pgsweep.plain import shell_word
 from pgsweep.sizing.sizes import check_size
-from pgsweep.units import BLOCK_BYTES, parse_bytes
+from pgsweep.units import BLOCK_BYTES, parse_bytes, parse_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -261,9 +261,6 @@ class Percent(click.ParamType[Any]):
         return ratio
 
 
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
-
-
 class Duration(click.ParamType[Any]):
     """A time in PostgreSQL's units: `40s`, `2min` (or `2m`), `1h`; a bare number is seconds."""
 
@@ -275,9 +272,4 @@ class Duration(click.ParamType[Any]):
         Raises:
             UsageError: the text is not a time, or it is zero.
         """
-        if isinstance(value, int | float):
-            return float(value)
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|)\s*", str(value))
-        if match is None or float(match.group(1)) == 0:
-            raise UsageError(f"`{value}` is not a time", hint="write it as 50ms, 40s, 2min or 1h")
-        return float(match.group(1)) * _SECONDS[match.group(2)]
+        return float(value) if isinstance(value, int | float) else parse_seconds(str(value))

@@ -157,9 +157,9 @@ def command(
 
         store = store_of(config.history, config.history_conninfo)
         for path, rows in export_history(store, export).items():
-            from pgsweep.units import format_count
+            from pgsweep.units import format_many
 
-            settings.say(f"{format_count(rows)} rows in {path}")
+            settings.say(f"{format_many(rows, 'row')} in {path}")
         store.close()
         return
     _run(settings, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from psycopg import sql
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.connect import Connection, end_without_client, read_user_path, set_for_session
 from pgsweep.pg.failures import first_line
+from pgsweep.units import format_many
 
 _LOCK_TIMEOUT_MS: Final = 2000
 _NAMES: Final = "42"
@@ -95,12 +97,8 @@ class Explainer:
         except psycopg.Error as error:
             if session.closed:
                 raise
-            if error.sqlstate in _PARAMETERS:
-                raise UsageError(
-                    "the statement does not take as many parameters as were given",
-                    cause=first_line(error),
-                    hint="give a value for each of $1, $2 and so on, in order: --param 42 --param 'a text'",
-                ) from error
+            if error.sqlstate in _PARAMETERS or (parameters and "$" not in statement):
+                raise _wrong_parameters(statement, len(parameters), error) from error
             hint = "it must be one statement that EXPLAIN takes; try it in psql first"
             if error.sqlstate in _ABSENT:
                 hint = (
@@ -118,6 +116,26 @@ class Explainer:
         assert row is not None
         report: dict[str, Any] = row[0][0] if not isinstance(row[0], str) else json.loads(row[0])[0]
         return report
+
+
+def _wrong_parameters(statement: str, given: int, error: psycopg.Error) -> UsageError:
+    """Return the error of a statement that takes other parameters than were given.
+
+    The server's message names its protocol and a prepared statement of the driver's: it is told only where it
+    says what is not known of a parameter.
+    """
+    takes = max((int(number) for number in re.findall(r"\$(\d{1,5})", statement)), default=0)
+    hint = "give a value for each of $1, $2 and so on, in order: --param 42 --param 'a text'"
+    if not takes:
+        hint = "write the statement in single quotes: in double quotes the shell replaces $1"
+    elif given == takes:
+        hint = "name its type in the statement: $1::int"
+    return UsageError(
+        f"the statement has {format_many(takes, 'parameter')}, and {format_many(given, 'value')} "
+        f"{'was' if given == 1 else 'were'} given",
+        cause=None if error.sqlstate == "08P01" else first_line(error),
+        hint=hint,
+    )
 
 
 def _is_standby(session: Connection) -> bool:

@@ -1,7 +1,8 @@
 """What `pgsweep serve` watches and how, from the command line and from serve.toml.
 
     [serve]
-    listen = "127.0.0.1:8432"     # also: token-file, interval, history, source, allowed-hosts
+    listen = "127.0.0.1:8432"     # also: token-file, history, source, allowed-hosts
+    interval = "10s"              # of times, numbers are seconds
     history = "service=watching"  # a folder, or a database of PostgreSQL as libpq understands it
     evidence = "/var/lib/pgsweep" # folder of the evidence; by default in that of the history
     history-size = "1GB"          # of the history of all servers
@@ -44,11 +45,14 @@ from pgsweep.plain import shell_word
 from pgsweep.regular import open_regular, read_bounded
 from pgsweep.serve.webhook import check_webhook
 from pgsweep.toml_file import TomlFile, require_unshared
-from pgsweep.units import parse_bytes
+from pgsweep.units import parse_bytes, parse_seconds
 
 SHORTEST_SECONDS: Final = 1.0
 LEAST_CONNECTIONS: Final = 16
 MOST_CONNECTIONS: Final = 65_536
+_TIMES: Final = ("interval", "every", "timeout")
+"""What is a time in the tables of the file."""
+
 _HOME: Final = ".local/state/pgsweep/serve"
 _METRIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _BASE_PATH: Final = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
@@ -134,12 +138,23 @@ class _File:
         if self.toml is not None:
             read = self.toml.table
             sections = read(_Sections, self.toml.values)
-            self.serve = read(_ServeTable, sections.serve, "serve")
+            self.serve = read(_ServeTable, self._timed(sections.serve, "serve"), "serve")
             self.servers = [read(_ServerTable, one, "server", n) for n, one in enumerate(sections.server)]
             for number, server in enumerate(self.servers):
                 with self.toml.blamed("server", number, "conninfo"):
                     build_conninfo(server.conninfo)
-            self.metrics = [read(MetricConfig, one, "metric", n) for n, one in enumerate(sections.metric)]
+            for number, metric in enumerate(sections.metric):
+                timed = self._timed(metric, "metric", number)
+                self.metrics.append(read(MetricConfig, timed, "metric", number))
+
+    def _timed(self, table: Any, *place: str | int) -> Any:
+        """Return a table with the texts of times as seconds, as the options take them."""
+        found = dict(table) if isinstance(table, dict) else table
+        for name in _TIMES if isinstance(table, dict) else ():
+            if isinstance(text := table.get(name), str) and self.toml is not None:
+                with self.toml.blamed(*place, name):
+                    found[name] = parse_seconds(text)
+        return found
 
     def blamed(self, key: str, instead: object = None, *inside: str | int) -> AbstractContextManager[None]:
         """Let a fault of a value name the file, unless the command line has another `instead`."""
@@ -226,7 +241,8 @@ def load_config(
     with found.blamed("listen", listen):
         host, port = parse_listen(listen or given.listen or "127.0.0.1:8432")
     token_path = token_file or (Path(given.token_file).expanduser() if given.token_file else None)
-    interval = interval_seconds if interval_seconds is not None else given.interval or 10.0
+    seconds = given.interval if interval_seconds is None else interval_seconds
+    interval = 10.0 if seconds is None else seconds
     with found.blamed("interval", interval_seconds):
         if interval < SHORTEST_SECONDS:
             raise UsageError("the interval is too short", cause="1s is the least", hint="--interval 10s")

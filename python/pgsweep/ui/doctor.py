@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from pgsweep.plain import shown
 from pgsweep.records.doctor import Ability, DoctorResult, Runnable
-from pgsweep.ui.numbers import count, format_bytes
+from pgsweep.ui.numbers import counted, format_bytes
 from pgsweep.ui.section import Page, Section
 from pgsweep.ui.table import Cell, Column, Table
 from pgsweep.ui.terminal import Paint, Terminal
@@ -53,7 +53,7 @@ def _server_line(result: DoctorResult) -> str:
         f"role {server.role}" + (" (superuser)" if server.superuser else ""),
         *([] if server.provider is None else [f"hosted by {server.provider}"]),
         f"shared_buffers {format_bytes(server.shared_buffers_bytes)}",
-        f"{count(server.relations)} relations in this database, {count(server.databases)} databases",
+        f"{counted(server.relations, 'relation')} in this database, {counted(server.databases, 'database')}",
         "a standby in recovery" if server.in_recovery else "not in recovery",
     ]
     text = ", ".join(facts)

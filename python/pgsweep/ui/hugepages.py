@@ -12,7 +12,7 @@ from pgsweep.plain import shown
 from pgsweep.records.hugepages import HugePagePool, HugePagesResult, PageTables
 from pgsweep.records.prediction import PlanStep
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes
+from pgsweep.ui.numbers import count, counted, format_bytes, known_bytes
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Cell, Column, Measured, Predicted, Table
 from pgsweep.ui.terminal import Paint, Terminal
@@ -78,13 +78,13 @@ def tables_rows(result: HugePagesResult) -> list[tuple[str, str, str, str]]:
     on = result.status == "on"
     return [
         (
-            f"{count(tables.processes)} processes, now",
+            f"{counted(tables.processes, 'process', 'processes')}, now",
             known_bytes(tables.without_huge_pages_bytes),
             known_bytes(tables.with_huge_pages_bytes),
             "huge pages measured, ordinary predicted" if on else "ordinary measured, huge pages predicted",
         ),
         (
-            f"{count(tables.connections)} connections",
+            counted(tables.connections, "connection"),
             known_bytes(tables.connections_ordinary_bytes),
             known_bytes(tables.connections_huge_bytes),
             "predicted, once each has touched all shared memory",

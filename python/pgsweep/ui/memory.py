@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pgsweep.plain import shown
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes
+from pgsweep.ui.numbers import count, counted, format_bytes, format_seconds, known_bytes
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Column, Measured, Table
 from pgsweep.ui.terminal import Terminal
@@ -30,13 +30,13 @@ def memory_text(result: MemoryResult, terminal: Terminal) -> str:
     hidden = max(0, len(rows) - _ROWS_SHOWN) if terminal.interactive else 0
     rows = rows[: len(rows) - hidden]
     processes = len(result.processes) + result.hidden
-    head = f"Measured: memory of {count(processes)} processes"
+    head = f"Measured: memory of {counted(processes, 'process', 'processes')}"
     cost = "\n".join(terminal.wrap(line) for line in cost_lines(result))
     parts = [f"{head}; took {format_seconds(result.seconds)}.", cost]
     parts += ["\n".join(totals_lines(result)), _table(rows).text(terminal)]
     if hidden + result.hidden:
         how = "" if result.hidden else "; all of them: --json, --csv, or through a pipe"
-        parts.append(f"... and {count(hidden + result.hidden)} processes more{how}")
+        parts.append(f"... and {counted(hidden + result.hidden, 'process', 'processes')} more{how}")
     parts += missing_lines(result.missing, terminal)
     return "\n\n".join(parts) + "\n"
 
@@ -158,7 +158,7 @@ def _sections(result: MemoryResult) -> list[Section]:
     notes = [f"Shared memory: {shared_words(totals.shared_memory_method)}."]
     notes += [f"Not seen: {entry.what}: {entry.why}." for entry in result.missing]
     if result.hidden:
-        notes.append(f"{count(result.hidden)} processes more were left out.")
+        notes.append(f"{counted(result.hidden, 'more process was', 'more processes were')} left out.")
     table = _table(result.processes)
     return [Section("Processes", "processes", facts=facts, table=table, notes=notes)]
 

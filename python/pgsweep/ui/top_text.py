@@ -20,6 +20,7 @@ from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import (
     byte_rate,
     count,
+    counted,
     format_bytes,
     format_seconds,
     known_bytes,
@@ -370,7 +371,7 @@ def once_text(sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool
     lines += relation_table(sample, terminal, sort=sort, reverse=reverse, limited=limited, wanted=wanted)
     left = sample.relations_found - len(sample.relations)
     if left:
-        lines.append([_words(f"... and {count(left)} relations more; all of them: `pgsweep cache`")])
+        lines.append([_words(f"... and {counted(left, 'relation')} more; all of them: `pgsweep cache`")])
     lines.append([])
     lines.append([(cost_line(sample, sample.interval_seconds), ("dim",))])
     lines += [[_words(missing_line(sample, index))] for index in range(len(sample.missing))]
