@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 import time
@@ -17,6 +18,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.advice.apply import apply, to_apply, undo
+from pgsweep.doctor import examine as doctor
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.evidence.sql import record_sql
 from pgsweep.files import state_folder
@@ -26,6 +28,7 @@ from pgsweep.units import in_unit
 from tests.fix_advice import GB, advised, growing, pages, situation
 from tests.fix_apply import kept, recorded
 from tests.fix_cli import run
+from tests.fix_doctor import abilities
 from tests.fix_process import wait_until
 from tests.fix_standby import PRIMARY, copy_of, promote, standby_of
 
@@ -453,3 +456,34 @@ def test_mistakes(arguments: list[str], words: str) -> None:
     done = run("advise", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_a_role_that_was_granted_these_parameters_sets_them_and_no_others(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]]
+) -> None:
+    session.execute("CREATE ROLE tuner LOGIN")
+    conninfo = make_conninfo(cluster.conninfo(), user="tuner")
+    try:
+        with pytest.raises(MissingAbility) as refused:
+            apply(conninfo, WANTED)
+        grants = re.findall(r"'(GRANT [^']* TO [^']*tuner[^']*)'", refused.value.hint or "")
+        assert sum("ALTER SYSTEM ON PARAMETER" in grant for grant in grants) == len(WANTED) < len(grants)
+        for grant in grants:
+            session.execute(grant.encode())
+        apply(conninfo, WANTED)
+        assert kept(cluster) == {**WANTED}
+        with pytest.raises(MissingAbility):
+            apply(conninfo, {"work_mem": "5MB"})
+        undo(conninfo)
+        assert kept(cluster) == {}
+        session.execute("ALTER SYSTEM SET track_io_timing = off")
+        session.execute("SELECT pg_reload_conf()")
+        commands = []
+        for _ in range(2):
+            found = abilities(doctor(conninfo))["track_io_timing"]
+            commands.append(found.enable or "")
+            session.execute("GRANT ALTER SYSTEM ON PARAMETER track_io_timing TO tuner")
+        assert ["-U tuner" in command for command in commands] == [False, True]
+    finally:
+        session.execute("DROP OWNED BY tuner")
+        session.execute("DROP ROLE tuner")

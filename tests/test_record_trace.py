@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from contextlib import ExitStack
@@ -26,6 +27,7 @@ from pgsweep.pg.catalog import Server, read_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import Connection
 from pgsweep.sizing.predict import predict
+from tests.fix_cli import PGSWEEP
 from tests.fix_cluster import recorded_by_nobody
 from tests.fix_disk import fill_disk
 from tests.fix_recording import WhenRecording
@@ -424,3 +426,13 @@ def test_a_version_whose_layout_is_not_known_is_not_traced(
     with pytest.raises(MissingAbility, match="tracing PostgreSQL 20 is not possible"):
         record_trace(wheel18.conninfo(), tmp_path / "x.evidence", seconds=0.5)
     assert not (tmp_path / "x.evidence").exists()
+
+
+@pytest.mark.parametrize("files", [14, 40])
+def test_where_no_more_files_may_be_open_that_is_said(server: Cluster, tmp_path: Path, files: int) -> None:
+    """Before the evidence can be made, and when probes are placed: neither disk nor kernel is to blame."""
+    words = [PGSWEEP, "record", server.conninfo(), "--source", "trace", "--for", "1s", "-o", "x.evidence"]
+    limited = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *words]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert "hint: ulimit -n 1024" in done.stderr, done.stderr

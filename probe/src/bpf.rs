@@ -265,15 +265,18 @@ fn link(program: &OwnedFd, path: &CString, file_offset: u64, point: ProbePoint) 
 /// The kernel has none.
 pub fn uprobe_pmu() -> Result<u32> {
     let file = "/sys/bus/event_source/devices/uprobe/type";
-    fs::read_to_string(file)
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .ok_or_else(|| {
-            ProbeError::missing(
-                format!("this kernel has no uprobes ({file} is not there)"),
-                "tracing needs a kernel with CONFIG_UPROBES; use --source sql",
-            )
-        })
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(ProbeError::system(format!("cannot read {file}"), error));
+        }
+        other => other.unwrap_or_default(),
+    };
+    text.trim().parse().map_err(|_| {
+        ProbeError::missing(
+            format!("this kernel has no uprobes ({file} is not there)"),
+            "tracing needs a kernel with CONFIG_UPROBES; use --source sql",
+        )
+    })
 }
 
 fn perf_event(

@@ -36,8 +36,11 @@ impl ProbeError {
         Self::system(what, io::Error::last_os_error())
     }
 
-    /// Say that an operation failed.
+    /// Say that an operation failed; where this process may open no more files, what raises that limit.
     pub fn system(what: impl Into<String>, source: io::Error) -> Self {
+        if source.raw_os_error() == Some(libc::EMFILE) {
+            return Self::missing(format!("{}: {source}", what.into()), "ulimit -n 1024");
+        }
         Self::System {
             what: what.into(),
             source,

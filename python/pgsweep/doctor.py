@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from msgspec import structs
+
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.host.abilities import READ_THE_POOL, HostChecks, Seen
 from pgsweep.host.perils import perils_of
 from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
 from pgsweep.pg.administrator import Administrator, session_options
-from pgsweep.pg.alter_system import refuse_kept_elsewhere
+from pgsweep.pg.alter_system import lacking_rights, refuse_kept_elsewhere
 from pgsweep.pg.catalog import (
     BUFFERCACHE_OBJECTS,
     Server,
@@ -248,9 +250,10 @@ class _ServerChecks:
         primary = None
         if server.in_recovery:
             primary = self._tried(lambda: read_primary(connection), None)
-        self._psql = Administrator(
-            info.host, info.port, server.database, session, server.in_recovery, primary
-        ).psql
+        self._psql, self._own_psql = (
+            Administrator(info.host, info.port, server.database, one, server.in_recovery, primary).psql
+            for one in (session, structs.replace(session, administrator=session.role))
+        )
 
     def abilities(self) -> list[Ability]:
         """Return all of them.
@@ -401,7 +404,11 @@ class _ServerChecks:
             refuse_kept_elsewhere(self._connection, {name: "on"})
         except MissingAbility as elsewhere:
             return _server(name, False, f"{why}; {elsewhere.message}: {elsewhere.hint}", None, needed_for)
-        command = self._psql(f"ALTER SYSTEM SET {name} = on", "SELECT pg_reload_conf()", here=True)
+        lacking = self._tried(lambda: lacking_rights(self._connection, [name]), None)
+        # Since 15 a role may be granted single parameters.
+        granted = lacking is not None and not any("PARAMETER" in one or "reload" in one for one in lacking)
+        psql = self._own_psql if granted else self._psql
+        command = psql(f"ALTER SYSTEM SET {name} = on", "SELECT pg_reload_conf()", here=True)
         return _server(name, False, why, command, needed_for)
 
     def _there(self, why: str) -> str:

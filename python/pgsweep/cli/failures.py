@@ -5,9 +5,13 @@ What failed, the likely cause, and what to do next; a traceback only with `--deb
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import sys
 import textwrap
 import traceback
+from typing import Final
 
 import click
 
@@ -15,6 +19,9 @@ from pgsweep.cli.own_server import with_own_server
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import INTERRUPTED, MissingAbility, PgsweepError, UsageError
 from pgsweep.plain import cleaned, shell_word
+
+_FILES: Final = 1024
+"""As many open files as most systems allow by default; more than any command needs."""
 
 _REPORT_TO = "the issue tracker of pgsweep"
 
@@ -31,7 +38,8 @@ def describe(error: BaseException, settings: Settings) -> int:
         _interrupted(settings)
         return INTERRUPTED
     if isinstance(error, PgsweepError):
-        _write(settings, error.message, error.cause, error.hint)
+        cause, hint = _no_more_files(error) or (error.cause, error.hint)
+        _write(settings, error.message, cause, hint)
         return error.exit_code
     if isinstance(error, click.ClickException):
         _write(settings, _sentence(error.format_message()), None, _usage_hint(error))
@@ -46,7 +54,8 @@ def describe(error: BaseException, settings: Settings) -> int:
         return MissingAbility.exit_code
     if isinstance(error, OSError) and error.strerror:
         where = f" `{error.filename}`" if error.filename else ""
-        _write(settings, f"the operating system refused{where}: {error.strerror}", None, None)
+        why = _no_more_files(error) or (None, None)
+        _write(settings, f"the operating system refused{where}: {error.strerror}", *why)
         return PgsweepError.exit_code
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         from pgsweep.pg.secrets import without_secrets
@@ -73,6 +82,26 @@ def describe(error: BaseException, settings: Settings) -> int:
         f"run it again with `--debug` and send the traceback and `pgsweep --version` to {_REPORT_TO}",
     )
     return PgsweepError.exit_code
+
+
+def _no_more_files(error: BaseException) -> tuple[str, str] | None:
+    """Return cause and hint where something failed because this process may open no more files.
+
+    Whatever the features take it for; a server's own such failure, which has an SQLSTATE, is not meant.
+    """
+    one: BaseException | None = error
+    seen: list[BaseException] = []
+    while one is not None and one not in seen:
+        seen.append(one)
+        one = one.__cause__ or one.__context__
+    text = os.strerror(errno.EMFILE)
+    ours = [each for each in seen if not isinstance(each, PgsweepError)]
+    if not any(text in str(each) and getattr(each, "sqlstate", None) is None for each in ours):
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    may = os.geteuid() == 0 or hard == resource.RLIM_INFINITY or hard >= _FILES
+    hint = f"ulimit -n {_FILES}" if may else f"sudo prlimit --pid $$ --nofile={_FILES}"
+    return f"{text}: this process may have {soft} (RLIMIT_NOFILE)", f"{hint}, then run it again"
 
 
 def _of_server(error: BaseException) -> PgsweepError | None:

@@ -266,7 +266,7 @@ def check_server(server: Disposable) -> str:
     """
     with connect(server.conninfo) as connection, explained():
         try:
-            check_allowed(connection)
+            check_allowed(connection, only_superuser=True)
         except MissingAbility as error:
             raise MissingAbility(error.message, cause=error.cause, hint=_PRIVATE) from error
         check_database(connection)

@@ -19,6 +19,7 @@ from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import read_session
 from pgsweep.pg.administrator import connect_as_superuser
 from pgsweep.pg.catalog import read_postmaster
+from pgsweep.pg.grants import grant_all_to_session
 from pgsweep.pg.manager import Source, find_manager, read_sources
 from pgsweep.pg.next_start import refuse_where_files_are_wrong
 from pgsweep.pg.provider import Wanted, read_provider
@@ -44,15 +45,30 @@ class SettingState:
     kept: str | None
 
 
-def check_allowed(connection: psycopg.Connection[Any], wanted: Mapping[str, str] | None = None) -> None:
+_RIGHTS: Final = {
+    "parameter": sql.SQL("ALTER SYSTEM ON PARAMETER {}"),
+    "relation": sql.SQL("SELECT ON {}"),
+    "function": sql.SQL("EXECUTE ON FUNCTION {}"),
+    "role": sql.SQL("{}"),
+}
+_PARAMETERS_SINCE: Final = 150000
+
+
+def check_allowed(
+    connection: psycopg.Connection[Any],
+    wanted: Mapping[str, str] | None = None,
+    *,
+    only_superuser: bool = False,
+) -> None:
     """Refuse a server on which ALTER SYSTEM cannot or should not be used.
 
     Args:
         connection: a session on it.
         wanted: values by name, for the hint where a provider changes settings in another way.
+        only_superuser: more is to be done than setting them.
 
     Raises:
-        MissingAbility: it is a standby, the role is not a superuser, or the server forbids it.
+        MissingAbility: it is a standby, the role may not set these, or the server forbids it.
     """
     row = connection.execute(load("alter_system_allowed", connection.info.server_version)).fetchone()
     assert row is not None
@@ -71,18 +87,61 @@ def check_allowed(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
             hint=f"set it {provider.settings(_for_provider(connection, wanted or {'NAME': 'VALUE'}))}",
         )
     if not superuser:
-        raise MissingAbility(
-            "this role may not change the server's settings",
-            cause="ALTER SYSTEM, and seeing what it has set before, needs a superuser",
-            hint=f"{connect_as_superuser(read_session(connection))}, or paste the lines of "
-            "--format alter-system",
-        )
+        _refuse_without_rights(connection, list(wanted or ()), only_superuser=only_superuser)
     if wanted:
         refuse_kept_elsewhere(connection, wanted)
         refuse_where_files_are_wrong(connection)
     if not allowed:
         hint = "put the lines of --format postgresql.conf where they are managed"
         raise MissingAbility(_DISABLED, cause=_OUTSIDE, hint=hint)
+
+
+def lacking_rights(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[str] | None:
+    """Return what the role lacks to set parameters by ALTER SYSTEM, as GRANT has it; of a superuser nothing.
+
+    None before 15, where nobody can grant it (GRANT ... ON PARAMETER).
+    """
+    version = connection.info.server_version
+    if version < _PARAMETERS_SINCE:
+        return None
+    rows = connection.execute(load("alter_system_lacking", version), [list(names)]).fetchall()
+    return [
+        _RIGHTS[what].format(sql.Identifier(name) if what == "parameter" else sql.SQL(name)).as_string(None)
+        for what, name in rows
+        if what in _RIGHTS and (name in names if what == "parameter" else name in _OF_FILES)
+    ]
+
+
+_OF_FILES: Final = frozenset(
+    {
+        "pg_catalog.pg_file_settings",
+        "pg_catalog.pg_show_all_file_settings()",
+        "pg_catalog.pg_reload_conf()",
+        "pg_read_all_settings",
+    }
+)
+"""What else is used besides ALTER SYSTEM: see alter_system_lacking_150000.sql."""
+
+
+def _refuse_without_rights(
+    connection: psycopg.Connection[Any], names: Sequence[str], *, only_superuser: bool
+) -> None:
+    """Refuse a role that is no superuser, but one that was granted these parameters and what else is used.
+
+    Raises:
+        MissingAbility: it may not set them.
+    """
+    lacking = None if only_superuser else lacking_rights(connection, names)
+    if lacking == []:
+        return
+    as_one = connect_as_superuser(read_session(connection))
+    hint = f"{as_one}, or paste the lines of --format alter-system"
+    if lacking is None:
+        cause = "ALTER SYSTEM, and seeing what it has set before, needs a superuser"
+    else:
+        cause = f"it is no superuser, and lacks {', '.join(lacking)}"
+        hint = f"{as_one}; or {grant_all_to_session(connection, lacking)}"
+    raise MissingAbility("this role may not change the server's settings", cause=cause, hint=hint)
 
 
 def refuse_kept_elsewhere(connection: psycopg.Connection[Any], wanted: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -19,7 +20,13 @@ def grant_to_session(connection: psycopg.Connection[Any], right: str) -> str:
     Args:
         right: as GRANT has it, such as `pg_monitor` or `USAGE ON SCHEMA public`.
     """
-    return as_superuser(connection, [f"GRANT {right} TO {sql_identifier(connection.info.user)}"])
+    return grant_all_to_session(connection, [right])
+
+
+def grant_all_to_session(connection: psycopg.Connection[Any], rights: Sequence[str]) -> str:
+    """Return in words and as a command how the session's role gets several rights, as `grant_to_session`."""
+    role = sql_identifier(connection.info.user)
+    return as_superuser(connection, [f"GRANT {right} TO {role}" for right in rights])
 
 
 def grant_to_read(role: str, schema: str, relation: str, kind: str) -> str:

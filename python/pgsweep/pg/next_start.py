@@ -17,11 +17,11 @@ from psycopg.errors import InsufficientPrivilege
 from pgsweep.errors import MissingAbility
 from pgsweep.host.patroni import member_of
 from pgsweep.host.postmaster import search
-from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.catalog import read_postmaster
+from pgsweep.pg.grants import grant_all_to_session
 from pgsweep.pg.manager import Source, read_sources
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_nullable, sql_identifier
+from pgsweep.plain import decode_nullable
 
 _NOT_NOW: Final = "setting could not be applied"
 """Of a value that cannot be, and of one that waits for a restart; the server does not translate it."""
@@ -60,8 +60,7 @@ def read_next_start(connection: psycopg.Connection[Any]) -> NextStart:
     try:
         rows = connection.execute(load("file_settings", connection.info.server_version)).fetchall()
     except InsufficientPrivilege:
-        role = sql_identifier(connection.info.user)
-        enable = as_superuser(connection, [f"GRANT {right} TO {role}" for right in _TO_READ_FILES])
+        enable = grant_all_to_session(connection, _TO_READ_FILES)
         return NextStart(pending, [], unseen=f"this role may not read pg_file_settings; {enable}")
     for name, value, file, line, error, waits in rows:
         setting, where = decode_nullable(name), f"{decode_nullable(file)} line {line}"
