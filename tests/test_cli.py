@@ -86,6 +86,17 @@ def test_help_of_a_command_imports_nothing_heavy(name: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's value is Linux's")
+def test_a_command_run_by_another_program_leaves_it_as_it_was() -> None:
+    code = (
+        "from pathlib import Path\nfrom pgsweep.cli.main import main\n"
+        "value = Path('/proc/self/oom_score_adj')\nbefore = value.read_text()\n"
+        "assert main(['completion', 'bash']) == 0\nassert value.read_text() == before"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_version_names_pgsweep_its_build_and_libpq() -> None:
     done = start("--version")
     assert done.returncode == 0

@@ -59,6 +59,21 @@ def test_a_pool_for_all_pages_misses_at_most_what_one_for_nearly_all_does() -> N
     assert nearly[1] < 0.2
 
 
+def test_a_pool_that_no_mixture_fills_misses_no_more_than_a_smaller_one() -> None:
+    """Most pages of one relation are never visited, such as those of a log that is only appended to."""
+    looked_up, log = np.zeros(28), np.zeros(28)
+    looked_up[:28:4] = [28_195, 1102, 1133, 443, 71, 57, 30]
+    looked_up[1:28:4] = [1023, 99, 114, 70, 27, 30, 31]
+    looked_up[3:28:4] = [9, 6, 5, 10, 12, 33, 131]
+    log[[0, 22, 27]] = [8576, 64, 709]
+    pages = np.array([looked_up, log])
+    bounds = LookBounds(Look(pages=pages, batches=[SINGLE, SINGLE], clock=USUAL, passes=0.65), BUFFERS)
+    found = [bounds.at(blocks) for blocks in (BUFFERS, 3 * BUFFERS, int(pages.sum()) - 100, 1 << 17)]
+    most = [one[1] for one in found if one is not None]
+    assert len(most) == 4
+    assert max(most[1:]) < 0.1 * most[0]
+
+
 def test_programs_that_are_not_solved_had_nothing_less(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = watched(load(0.9, 0.3), 0.01, snapshots=1)
     pages = np.bincount(seen.snapshots["usage_count"], minlength=6).astype(np.float64)

@@ -25,6 +25,11 @@ PIECES: Final = ("--columns", "id", "--piece", "8kB")
 FREE: Final = MOST - 3
 """Less superuser_reserved_connections."""
 
+_OURS: Final = """\
+SELECT count(*) FROM pg_stat_activity
+WHERE backend_type = 'client backend' AND usename <> 'app' AND pid <> pg_backend_pid()"""
+"""Sessions of the command: those of the application may take a while to end on a busy machine."""
+
 
 @pytest.fixture
 def crowded(bindir: Path | None) -> Iterator[Cluster]:
@@ -73,7 +78,7 @@ def test_applications_find_half_of_the_connections_free(crowded: Cluster, tmp_pa
             most = 0
             with launch(*command, "--json", cwd=tmp_path, env={"XDG_STATE_HOME": str(tmp_path)}) as process:
                 while process.poll() is None:
-                    row = watcher.execute("SELECT sum(numbackends) FROM pg_stat_database").fetchone()
+                    row = watcher.execute(_OURS).fetchone()
                     assert row is not None
                     most = max(most, row[0])
                     psycopg.connect(make_conninfo(at, user="app")).close()
@@ -81,9 +86,9 @@ def test_applications_find_half_of_the_connections_free(crowded: Cluster, tmp_pa
             assert process.returncode == 0, errors
             result = json.loads(said)
             used = result["work"]["connections"] if command[0] == "warm" else result["plan"]["jobs"]
-            # The watcher's is taken, and where statistics lag one that has just ended.
+            # The watcher's is taken, and maybe one that has just ended.
             assert FREE // 2 - 2 <= used <= (FREE - 1) // 2, used
-            assert used < most < FREE - 3, most
+            assert used <= most < FREE - 3, most
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.write(_NO_STDOUT)
             return PgsweepError.exit_code
         try:
-            code = _run(arguments)
+            code = _run(arguments, whole_process=argv is None)
             sys.stdout.flush()
         except KeyboardInterrupt:
             sys.stderr.write("\ninterrupted\n")
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], *, whole_process: bool) -> int:
     if _COMPLETION in os.environ:
         # The shell asks for completions: the words are in the environment, not in the arguments.
         from pgsweep.cli.app import run
@@ -70,7 +70,10 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.write(overview_text(short=not arguments))
         return 0
     from pgsweep.cli.app import run
-    from pgsweep.host.procfile import be_killed_first
 
-    be_killed_first()
+    if whole_process:
+        # Otherwise it is somebody else's, and the value would stay when the command is over.
+        from pgsweep.host.procfile import be_killed_first
+
+        be_killed_first()
     return run(arguments)

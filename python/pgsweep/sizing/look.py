@@ -210,7 +210,10 @@ class LookBounds:
         return float(np.sqrt(np.prod(_PASS_SCALES[list(self._scales(blocks))])))
 
     def at(self, blocks: int) -> tuple[float, float] | None:
-        """Return the least and the most misses in a pool of that many blocks; None if no mixture fills it."""
+        """Return the least and the most misses in a pool of that many blocks; None if no mixture fills it.
+
+        A larger one than today's that none fills misses no more than one of nearly its size.
+        """
         return self._known(blocks)
 
     def _computed(self, blocks: int) -> tuple[float, float] | None:
@@ -231,7 +234,10 @@ class LookBounds:
             high.append((-self._misses[begin], fills))
         # The fewest misses are found where passes are long, the most where they are short.
         least, most = self._least_ratio(low[::-1]), -self._least_ratio(high)
-        return (least, most) if np.inf > most >= least else None
+        if np.inf > most >= least:
+            return least, most
+        smaller = self.at(max(int(_NEARLY_ALL * blocks), int(self._pool))) if blocks > self._pool else None
+        return None if smaller is None else (0.0, smaller[1])
 
     def interval(self, sizes_blocks: Sequence[int]) -> tuple[Floats, Floats, Floats]:
         """Return the likely misses at each size, the least and the most, relative to today's.

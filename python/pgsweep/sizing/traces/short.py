@@ -9,6 +9,7 @@ sizes whose clock pass takes longer than half of the trace; smaller pools are re
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -70,7 +71,8 @@ class ShortTrace:
             half_width=0.0,
             fresh=point * measured,
             settled=point * measured,
-            another_stretch=noise * point,
+            # Where nothing is known of a size, the interval holds whatever another stretch gives.
+            another_stretch=noise * point if math.isfinite(point) else 0.0,
         )
 
 
