@@ -33,6 +33,7 @@ from pgsweep.records.place import Place, PlaceMemory
 from pgsweep.ui.budget import budget_page, budget_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
+from pgsweep.units import format_bytes
 from tests.fix_cli import run
 from tests.fix_memory import GB, KB, MB, SETTINGS, budget_of, seen
 from tests.fix_process import needs_cgroup, needs_root, wait_until
@@ -75,6 +76,17 @@ def test_huge_pages_take_the_page_tables_away() -> None:
     huge, ordinary = (parts(budget_of(seen(huge=huge)))["page tables"].high_bytes for huge in (True, False))
     assert huge == pytest.approx(101 * 84 * KB, rel=0.01)
     assert huge < ordinary / 20
+
+
+@pytest.mark.parametrize("own", [80 * KB, 2 * MB])
+def test_what_stays_of_the_page_tables_is_said(own: int) -> None:
+    """Each process has 2.01 MB for the pool, and what it has for other memory, which no huge pages take."""
+    found = budget_of(seen(16 * GB), 100_000, own_tables_bytes=own)
+    [said] = [reason for reason in found.reasons if "huge pages" in reason]
+    assert format_bytes(parts(found)["page tables"].high_bytes) in said
+    assert format_bytes(100_001 * (own + 4 * KB)) in said
+    huge = budget_of(seen(huge=True), 100_000, own_tables_bytes=own)
+    assert not [reason for reason in huge.reasons if "huge pages" in reason]
 
 
 def test_vacuum_took_a_gigabyte_at_most_before_17() -> None:
