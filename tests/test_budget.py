@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.host.pagetables import page_tables_of
 from pgsweep.host.procfile import field_bytes, parse_fields
 from pgsweep.memory.budget import (
+    assumed_elsewhere,
     budget,
     connections_of,
     measure_own_tables,
@@ -375,6 +376,15 @@ def test_the_page_has_the_sums_of_the_table() -> None:
     assert sums[0] == "together"
     line = next(line for line in budget_text(result, Terminal()).splitlines() if line.startswith("together"))
     assert re.split(r" {2,}", line.strip()) == sums
+
+
+def test_a_memory_that_is_named_is_not_measured() -> None:
+    measured = budget_of(seen())
+    for result, kinds in ((measured, ["measured"]), (assumed_elsewhere(measured, "as named"), [""])):
+        assert [fact.kind for fact in budget_page(result).sections[0].facts][:1] == kinds
+    named = budget_text(assumed_elsewhere(measured, "as named"), Terminal())
+    assert "measured" in budget_text(measured, Terminal()).split("shared memory  ")[0]
+    assert "measured" not in named.split("shared memory  ")[0]
 
 
 def test_settings_in_blocks_are_read_at_any_block_size(wheel18: Cluster) -> None:
