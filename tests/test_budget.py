@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.host.pagetables import page_tables_of
 from pgsweep.host.procfile import field_bytes, parse_fields
 from pgsweep.memory.budget import (
+    assumed_elsewhere,
     budget,
     connections_of,
     measure_own_tables,
@@ -33,6 +34,7 @@ from pgsweep.records.place import Place, PlaceMemory
 from pgsweep.ui.budget import budget_page, budget_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
+from pgsweep.units import format_bytes
 from tests.fix_cli import run
 from tests.fix_memory import GB, KB, MB, SETTINGS, budget_of, seen
 from tests.fix_process import needs_cgroup, needs_root, wait_until
@@ -75,6 +77,17 @@ def test_huge_pages_take_the_page_tables_away() -> None:
     huge, ordinary = (parts(budget_of(seen(huge=huge)))["page tables"].high_bytes for huge in (True, False))
     assert huge == pytest.approx(101 * 84 * KB, rel=0.01)
     assert huge < ordinary / 20
+
+
+@pytest.mark.parametrize("own", [80 * KB, 2 * MB])
+def test_what_stays_of_the_page_tables_is_said(own: int) -> None:
+    """Each process has 2.01 MB for the pool, and what it has for other memory, which no huge pages take."""
+    found = budget_of(seen(16 * GB), 100_000, own_tables_bytes=own)
+    [said] = [reason for reason in found.reasons if "huge pages" in reason]
+    assert format_bytes(parts(found)["page tables"].high_bytes) in said
+    assert format_bytes(100_001 * (own + 4 * KB)) in said
+    huge = budget_of(seen(huge=True), 100_000, own_tables_bytes=own)
+    assert not [reason for reason in huge.reasons if "huge pages" in reason]
 
 
 def test_vacuum_took_a_gigabyte_at_most_before_17() -> None:
@@ -363,6 +376,15 @@ def test_the_page_has_the_sums_of_the_table() -> None:
     assert sums[0] == "together"
     line = next(line for line in budget_text(result, Terminal()).splitlines() if line.startswith("together"))
     assert re.split(r" {2,}", line.strip()) == sums
+
+
+def test_a_memory_that_is_named_is_not_measured() -> None:
+    measured = budget_of(seen())
+    for result, kinds in ((measured, ["measured"]), (assumed_elsewhere(measured, "as named"), [""])):
+        assert [fact.kind for fact in budget_page(result).sections[0].facts][:1] == kinds
+    named = budget_text(assumed_elsewhere(measured, "as named"), Terminal())
+    assert "measured" in budget_text(measured, Terminal()).split("shared memory  ")[0]
+    assert "measured" not in named.split("shared memory  ")[0]
 
 
 def test_settings_in_blocks_are_read_at_any_block_size(wheel18: Cluster) -> None:

@@ -19,6 +19,7 @@ import pytest
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import read_pools, read_transparent, shared_memory
 from pgsweep.host.procmem import read_family
+from pgsweep.host.server_memory import read_server_memory
 from pgsweep.memory.hugepages.inspect import _of_running, examine
 from pgsweep.memory.hugepages.log import explain_log, read_log
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
@@ -226,8 +227,11 @@ def touched(cluster: Cluster, backends: int) -> Iterator[None]:
 def test_page_tables_with_huge_pages_are_as_predicted(server: Cluster) -> None:
     settings = {**SMALL, "shared_buffers": "128MB", "huge_pages": "off"}
     with Cluster.create(server.bindir, settings) as cluster:
+        assert cluster.postmaster_pid is not None
         with touched(cluster, 5):
             ordinary = examine(cluster.conninfo())
+            # What evidence says, so predict: the same computation.
+            recorded = read_server_memory(cluster.postmaster_pid).page_tables_saved_bytes
         assert ordinary.reasons[0] == "huge_pages is off, so the server does not ask for huge pages"
         with locked_pages() as pages:
             start_with(pages, ordinary.huge_pages_needed or 0, cluster, {"huge_pages": "on"})
@@ -246,6 +250,10 @@ def test_page_tables_with_huge_pages_are_as_predicted(server: Cluster) -> None:
     assert before.now_bytes > after.now_bytes + 0.95 * MB
     # A few pieces of 4 kB in each process depend on where its mappings happen to lie.
     chance = 20 * 1024 * before.processes
+    assert recorded == pytest.approx(before.now_bytes - after.now_bytes, abs=chance)
+    assert recorded == pytest.approx(
+        before.without_huge_pages_bytes - before.with_huge_pages_bytes, abs=chance
+    )
     assert before.with_huge_pages_bytes == pytest.approx(after.now_bytes, abs=chance)
     assert after.without_huge_pages_bytes == pytest.approx(before.now_bytes, abs=chance)
 

@@ -171,3 +171,18 @@ def test_facts_of_a_server_are_kept_and_understood(wheel18: Cluster) -> None:
     assert facts.private_bytes is not None
     assert int(kept["data_cached_bytes"]) > 1 << 20
     assert {counter.scope for counter in memory_counters(pid)} == {"host"}
+
+
+def test_what_huge_pages_save_is_what_was_recorded() -> None:
+    """As `hugepages` computes it; where it was not recorded, 150 kB of a process are taken to be its own."""
+    tables, processes = 100_000_000, int(meta().host["server_processes"])
+    assumed, recorded = (
+        MemoryFacts.of(one) for one in (meta(), meta(memory_page_tables_saved_bytes="7000000"))
+    )
+    assert assumed is not None and recorded is not None
+    assert recorded.use.page_tables_saved_bytes == 7_000_000
+    assert assumed.use.page_tables_saved_bytes == tables - processes * 150_000
+    huge = recorded.changed(huge_pages=True, sessions_factor=1.0)
+    assert recorded.page_tables_bytes - huge.page_tables_bytes == 7_000_000
+    twice = recorded.changed(huge_pages=None, sessions_factor=2.0).use
+    assert 7_000_000 < twice.page_tables_saved_bytes < 14_000_000

@@ -68,6 +68,7 @@ def memory_facts(
             "memory_shared_bytes": str(memory.shared_memory_bytes),
             "memory_page_cache_bytes": str(memory.page_cache_bytes),
             "memory_page_tables_bytes": str(memory.page_tables_bytes),
+            "memory_page_tables_saved_bytes": str(memory.page_tables_saved_bytes),
             **({} if memory.private_bytes is None else {"memory_private_bytes": str(memory.private_bytes)}),
             "server_processes": str(memory.processes),
             "huge_pages": "on" if memory.huge_pages else "off",

@@ -50,6 +50,11 @@ class Model:
     with_huge_bytes: int
     without_huge_bytes: int
 
+    @property
+    def saved_bytes(self) -> int:
+        """What huge pages save, or would save: the page tables that map shared memory in ordinary pages."""
+        return max(0, self.without_huge_bytes - self.with_huge_bytes)
+
 
 def vm_peak_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
     """Return VmPeak of a process: the most address space that it ever had; None if it is gone."""
@@ -77,12 +82,13 @@ def read_pieces(pid: int, memory: SharedMemory, proc: Path = Path("/proc")) -> i
     return pieces
 
 
-def model(tables: list[ProcessStatus], memory: SharedMemory) -> Model:
+def model(tables: list[ProcessStatus], memory: SharedMemory, proc: Path = PROC) -> Model:
     """Return what the page tables would be with and without huge pages.
 
     Args:
         tables: at least one process.
         memory: the server's shared memory; without a start its pages are not read.
+        proc: the proc file system to read (a captured tree in tests).
     """
     private = [(t.rss_anon or 0) // _PAGES for t in tables]
     least = [_pieces(t.rss_shmem or 0) * PIECE_BYTES for t in tables]
@@ -91,7 +97,7 @@ def model(tables: list[ProcessStatus], memory: SharedMemory) -> Model:
     if memory.start and not memory.huge:
         affordable = max(1, _BUDGET_BYTES // (memory.size_bytes // _PAGES + 1))
         for index, process in enumerate(tables[:affordable]):
-            pieces = read_pieces(process.pid, memory)
+            pieces = read_pieces(process.pid, memory, proc)
             if pieces is not None:
                 least[index] = most[index] = pieces * PIECE_BYTES
                 looked_at.append(index)

@@ -17,8 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgsweep.host.hugepages import shared_memory
+from pgsweep.host.hugepages import SharedMemory, shared_memory
 from pgsweep.host.limits import counts_huge_pages, is_in_group, page_cache_room
+from pgsweep.host.pagetables import model
 from pgsweep.host.postmaster import data_directory_of, port_of, postmasters
 from pgsweep.host.procfile import PROC, read_host_memory
 from pgsweep.host.procmem import (
@@ -45,6 +46,7 @@ class ServerMemory:
             set aside for it.
         page_cache_bytes: cached files, shared memory not counted.
         page_tables_bytes: of the server's processes; part of `other_bytes`.
+        page_tables_saved_bytes: of these, what huge pages save or would save (`pagetables.model`).
         private_bytes: private memory of the server's processes, likewise; None where it may not be read.
         processes: of the server.
         huge_pages: the shared memory lies in huge pages.
@@ -58,6 +60,7 @@ class ServerMemory:
     shared_memory_bytes: int
     page_cache_bytes: int
     page_tables_bytes: int
+    page_tables_saved_bytes: int
     private_bytes: int | None
     processes: int
     huge_pages: bool
@@ -105,6 +108,7 @@ def read_server_memory(postmaster_pid: int, proc: Path = PROC) -> ServerMemory:
         memory, cached = host.total, host.page_cache
         reserve = _number(proc / "sys/vm/min_free_kbytes") * 1024 * _WATERMARK
         other = host.total - host.free - host.page_cache - shared + round(reserve)
+    mapping = shared_memory(postmaster_pid, proc) or SharedMemory(shared, huge=huge > 0)
     return ServerMemory(
         memory_bytes=memory,
         from_cgroup=room is not None,
@@ -112,6 +116,7 @@ def read_server_memory(postmaster_pid: int, proc: Path = PROC) -> ServerMemory:
         shared_memory_bytes=shared,
         page_cache_bytes=cached,
         page_tables_bytes=sum(process.page_tables for process in family),
+        page_tables_saved_bytes=model(family, mapping, proc).saved_bytes if family else 0,
         private_bytes=_private(family, proc),
         processes=len(family),
         huge_pages=huge > 0,

@@ -28,7 +28,7 @@ from pgsweep.host.pagetables import own_tables, page_tables_of
 from pgsweep.host.postmaster import user_of
 from pgsweep.host.procfile import PROC
 from pgsweep.host.yama import who_may
-from pgsweep.memory.budget_notes import next_start, of_this_session
+from pgsweep.memory.budget_notes import next_start, of_this_session, own_work_mem, saved_by_huge_pages
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import ASSUMED, CLIENT, MEMORY_LIMIT, LocalServer, look
 from pgsweep.pg.connect import connect, same_server
@@ -53,9 +53,6 @@ BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
 
 _SAMPLE = 8
 """The number of connections whose mappings are read: they are alike."""
-
-_NAMED = 3
-"""The number of roles with a work_mem of their own that are named."""
 
 
 def touched_at_most(shared_buffers_bytes: int, segment_bytes: int) -> int:
@@ -344,10 +341,9 @@ def estimate_budget(
     size = max(0, size + grown)
     touched = touched_at_most(settings.shared_buffers, size)
     shared_now = seen.totals.shared_memory_bytes or 0
-    page_bytes = PAGE_BYTES
-    if seen.huge_pages:
-        pool = read_huge_pages()
-        page_bytes = huge_page_bytes or (pool.size_bytes if pool else 2 << 20)
+    pool = read_huge_pages()
+    huge_bytes = huge_page_bytes or (pool.size_bytes if pool else 2 << 20)
+    page_bytes = huge_bytes if seen.huge_pages else PAGE_BYTES
     tables_mean = sum(p.page_tables_bytes for p in sample) // n
     tables_full = own_tables_bytes + page_tables_of(touched, page_bytes)
     # Connections of today may have more for themselves than a fresh one.
@@ -434,9 +430,12 @@ def estimate_budget(
         nodes=(connections + settings.parallel_workers) * plan_nodes,
         settings=settings,
         remarks=[
-            f"{whose} has a work_mem of {format_bytes(size)}, the server {format_bytes(settings.work_mem)}: "
-            "its connections may take more than is estimated here"
-            for whose, size in settings.own_work_mem[:_NAMED]
+            *saved_by_huge_pages(
+                (len(others) + connections) * tables_full,
+                (len(others) + connections) * (own_tables_bytes + page_tables_of(touched, huge_bytes)),
+                capacity,
+            ),
+            *own_work_mem(settings),
         ],
     )
 
@@ -563,13 +562,6 @@ def _judged(
         swap = 0 if seen.place is None else seen.place.memory.swap_bytes
     if swap and low > capacity:
         reasons.append(f"before that {format_bytes(swap)} of swap are filled, which is slow")
-    tables = next(part for part in parts if part.name == "page tables")
-    if not seen.huge_pages and tables.high_bytes > capacity // 20:
-        reasons.append(
-            f"page tables may grow to {format_bytes(tables.high_bytes)}; huge pages would do away with "
-            f"nearly all of it: "
-            "pgsweep hugepages"
-        )
     if (most := _connections_allowed(seen)) is not None and most < possible:
         safe, possible = min(safe, most), most
         if most < connections:

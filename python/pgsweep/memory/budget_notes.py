@@ -14,6 +14,35 @@ from pgsweep.units import format_bytes
 _BUDGETED: Final = ("max_connections", "shared_buffers", "max_worker_processes", "huge_pages")
 """Settings that take effect at a start, and that a budget rests on."""
 
+_NAMED: Final = 3
+"""The number of roles with a work_mem of their own that are named."""
+
+
+def saved_by_huge_pages(tables_bytes: int, huge_bytes: int, capacity: int) -> list[str]:
+    """Return what huge pages would leave of the page tables, where they would save much of the memory.
+
+    Those that map anything but shared memory stay: code, private memory.
+
+    Args:
+        tables_bytes, huge_bytes: of all processes, as they are and with huge pages.
+        capacity: the memory there is.
+    """
+    if tables_bytes - huge_bytes <= capacity // 20:
+        return []
+    return [
+        f"page tables may grow to {format_bytes(tables_bytes)}; with huge pages {format_bytes(huge_bytes)} "
+        "of them stay, which map other memory: pgsweep hugepages"
+    ]
+
+
+def own_work_mem(settings: MemorySettings) -> list[str]:
+    """Return who has a work_mem of his own."""
+    return [
+        f"{whose} has a work_mem of {format_bytes(size)}, the server {format_bytes(settings.work_mem)}: its "
+        "connections may take more than is estimated here"
+        for whose, size in settings.own_work_mem[:_NAMED]
+    ]
+
 
 def next_start(local: LocalServer, *, asked: bool) -> list[str]:
     """Return what the next start brings that the budget is not of.

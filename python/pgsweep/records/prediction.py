@@ -259,8 +259,9 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
         memory_bytes: all there was to share.
         shared_memory_bytes: of the server, as much as was touched.
         page_tables_bytes: of the server's processes.
-        page_tables_saved_bytes: of these, what huge pages would save: all that map shared memory, where each
-            process is assumed to have 150 kB of others; 0 where it lies in huge pages already.
+        page_tables_saved_bytes: of these, what huge pages would save: all that map shared memory, as
+            `hugepages` predicts it; each process is assumed to have 150 kB of others where that was not
+            recorded. 0 where it lies in huge pages already.
         processes: of the server.
         private_bytes: private memory of these; null where it was not recorded, and then part of `rest_bytes`.
         rest_bytes: other programs, the kernel, and what it keeps free.

@@ -42,7 +42,7 @@ _LEGEND = (
 def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     """Return the bars, the parts, and the verdict."""
     whose = "limit of the memory cgroup" if result.limit_bytes is not None else "memory of the host"
-    if any(part.name == "everything else" and part.kind == "assumed" for part in result.parts):
+    if _is_named(result):
         whose = "memory"  # as it was named
     head = (
         f"{counted(result.connections, 'connection')} now, "
@@ -61,6 +61,11 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     verdict += textwrap.wrap(_what_fits(result), width)
     parts = [head, bars(result, terminal), _table_text(result, terminal), "\n".join(verdict)]
     return "\n\n".join(parts + missing_lines(result.missing, terminal)) + "\n"
+
+
+def _is_named(result: BudgetResult) -> bool:
+    """Return whether the memory was named (--ram): then what others take of it is assumed."""
+    return any(part.name == "everything else" and part.kind == "assumed" for part in result.parts)
 
 
 def _like(result: BudgetResult) -> str:
@@ -163,8 +168,9 @@ def _title(result: BudgetResult) -> tuple[str, str]:
 
 
 def _sections(result: BudgetResult) -> list[Section]:
+    memory = format_bytes(result.capacity_bytes)
     facts = [
-        Fact(format_bytes(result.capacity_bytes), "memory there is", Measured),
+        Fact(memory, "memory asked for") if _is_named(result) else Fact(memory, "memory there is", Measured),
         Fact(count(result.possible_connections), f"connections fit, {_like(result)}", Predicted),
         Fact(count(result.safe_connections), "fit if each takes what the settings allow", Predicted),
     ]

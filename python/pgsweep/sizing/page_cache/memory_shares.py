@@ -26,7 +26,9 @@ BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
 _PAGE_BYTES: Final = 4096
 _TABLE_SHARE: Final = 8 / _PAGE_BYTES
 _OWN_TABLES_BYTES: Final = 150_000
-"""Page tables of a process that touched no shared memory."""
+"""Page tables of a process that touched no shared memory, where it was not recorded (`_SAVED_TABLES`)."""
+
+_SAVED_TABLES: Final = "memory_page_tables_saved_bytes"
 
 SESSION_BYTES: Final = 5 << 20
 """What one more session takes beside page tables, where private memory was not measured: assumed (catalog
@@ -118,6 +120,7 @@ class MemoryFacts:
         shared_bytes: of the server, as much as was touched; all of it in huge pages.
         other_files_bytes: cached files that are not the server's data; None where it is not known.
         page_tables_bytes: of the server's processes, part of `other_bytes`.
+        saved_tables_bytes: of these, what huge pages save or would save; None where it is not known.
         private_bytes: private memory of these, likewise; None where it is not known.
         twice_bytes: of the pool, what the page cache held too at the end; None where it is not known.
         processes: of the server.
@@ -144,6 +147,7 @@ class MemoryFacts:
     readahead_bytes: int
     folio_order: int
     private_bytes: int | None = None
+    saved_tables_bytes: int | None = None
     twice_bytes: int | None = None
     other_servers: tuple[OtherServer, ...] = ()
     huge_pages_counted: bool = True
@@ -188,7 +192,7 @@ class MemoryFacts:
         cached = host.get("data_cached_bytes")
         page_cache = values["memory_page_cache_bytes"]
         others = None if cached is None else max(0, page_cache - _number("data_cached_bytes", cached))
-        private, twice = host.get("memory_private_bytes"), host.get(TWICE)
+        private, twice, saved = (host.get(name) for name in ("memory_private_bytes", TWICE, _SAVED_TABLES))
         if not values["memory_bytes"] or values["folio_order"] > 9 or values["readahead_bytes"] > 1 << 30:
             raise _impossible("memory, folio order or readahead")
         page_bytes = _number("page_bytes", host.get("page_bytes", str(_PAGE_BYTES)))
@@ -208,6 +212,7 @@ class MemoryFacts:
             readahead_bytes=values["readahead_bytes"],
             folio_order=values["folio_order"],
             private_bytes=None if private is None else _number("memory_private_bytes", private),
+            saved_tables_bytes=None if saved is None else _number(_SAVED_TABLES, saved),
             twice_bytes=None if twice is None else _number(TWICE, twice),
             other_servers=_other_servers(host.get("other_servers", "[]")),
             huge_pages_counted=host.get("huge_pages_counted") != "off",
@@ -244,6 +249,8 @@ class MemoryFacts:
     @property
     def _mapping_bytes(self) -> int:
         """Page tables that map shared memory in ordinary pages."""
+        if self.saved_tables_bytes is not None:
+            return min(self.saved_tables_bytes, self.page_tables_bytes)
         return max(0, self.page_tables_bytes - self.processes * _OWN_TABLES_BYTES)
 
     @property
@@ -332,10 +339,12 @@ class MemoryFacts:
             tables = round(self.page_tables_bytes / max(self.processes, 1) * added)
             private = self.private_bytes
             own = SESSION_BYTES if private is None else private / max(self.processes, 1)
+            more, saved = 1 + added / max(self.processes, 1), self.saved_tables_bytes
             facts = replace(
                 facts,
                 other_bytes=max(facts.other_bytes + round(added * own) + tables, 0),
                 page_tables_bytes=max(facts.page_tables_bytes + tables, 0),
+                saved_tables_bytes=None if saved is None else max(round(saved * more), 0),
                 processes=max(round(facts.processes + added), 1),
             )
         if huge_pages is None or huge_pages == facts.huge_pages:
