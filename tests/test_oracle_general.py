@@ -203,6 +203,14 @@ def test_troubles_are_reported(tmp_path: Path) -> None:
     assert trace.block_size_bytes == 8192
 
 
+@pytest.mark.parametrize("name", ["trace-tenants-17", "trace-standby-18", "trace-drops-18", "trace-grows-16"])
+def test_of_what_is_written_a_prediction_counts_what_the_database_does(name: str, tmp_path: Path) -> None:
+    evidence = Path(__file__).parent / "answers" / "evidence" / name
+    written = export_oracle_general(evidence, tmp_path / "a.oracleGeneral")
+    counted = predict(evidence, sizes_bytes=[1 << 20]).observed.accesses
+    assert written.counted == counted <= written.accesses
+
+
 def test_troubles_of_export_are_reported(tmp_path: Path) -> None:
     evidence, output = tmp_path / "a.evidence", tmp_path / "a.oracleGeneral"
     with EvidenceWriter(evidence, EvidenceMeta(source="sql")):

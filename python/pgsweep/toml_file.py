@@ -11,16 +11,16 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
 from pgsweep.decoded import toml_of
 from pgsweep.errors import UsageError
-from pgsweep.plain import shell_word
+from pgsweep.plain import shell_word, shown
 from pgsweep.regular import open_regular, read_bounded
 
 _MOST_BYTES: Final = 1 << 20
@@ -156,36 +156,72 @@ class TomlFile:
             return msgspec.convert(values, kind)
         except msgspec.ValidationError as error:
             message, _, place = str(error).partition(" - at `$")
-            inside = re.findall(r"\.([\w-]+)", place)
+            inside = [name or int(number) for name, number in re.findall(r"\.([\w-]+)|\[(\d+)\]", place)]
+            names = [one for one in inside if isinstance(one, str)]
             unknown = re.match(r"Object contains unknown field `(.*)`", message)
             lacking = re.match(r"Object missing required field `(.*)`", message)
-            name = unknown[1] if unknown else ".".join(inside)
-            at = self.where(*keys, *([name] if unknown else inside))
+            subject = f"`{'.'.join(names) or keys[0]}`" if names or keys else "the file"
             if lacking:
                 raise UsageError(
-                    f"{at}: `{keys[0]}` has no `{lacking[1]}`", hint=f'{lacking[1]} = "..."'
+                    f"{self.where(*keys, *inside)}: {subject} has no `{lacking[1]}`",
+                    hint=f'{lacking[1]} = "..."',
                 ) from error
-            fields = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
             if unknown:
-                allowed = f"the known ones are: {', '.join(sorted(fields))}"
-                raise UsageError(f"{at}: there is no option `{name}`", hint=allowed) from error
-            choices = _choices(get_type_hints(kind).get(fields.get(name, "")))
-            if choices:
-                raise UsageError(f"{at}: `{name}` is none of: {', '.join(choices)}") from error
-            types = re.match(r"Expected `(.*?)(?: \| null)?`", message)
-            wanted = _WORDS.get(types[1], types[1]) if types else message
-            raise UsageError(f"{at}: `{name or keys[0]}` is not {wanted}") from error
+                allowed = ", ".join(sorted(one.encode_name for one in _fields_at(kind, names)))
+                raise UsageError(
+                    f"{self.where(*keys, *inside, unknown[1])}: there is no option `{unknown[1]}`",
+                    hint=f"the known ones are: {allowed}",
+                ) from error
+            hints = [one.type for one in _fields_at(kind, names[:-1]) if one.encode_name == names[-1]]
+            choices = [word for hint in hints for word in _choices(hint)]
+            wanted = f"none of: {', '.join(choices)}" if choices else f"not {_wanted(message)}"
+            # What should be a text may be a secret.
+            secret = not choices and "`str" in message
+            given = None if secret else f"it is {msgspec.json.encode(_at(values, inside)).decode()}"
+            raise UsageError(
+                f"{self.where(*keys, *inside)}: {subject} is {wanted}", cause=given and shown(given)
+            ) from error
 
 
 def _has(values: Any, keys: tuple[str | int, ...]) -> bool:
-    for key in keys:
-        try:
-            values = values[key]
-        except (KeyError, IndexError, TypeError):
-            return False
+    try:
+        _at(values, keys)
+    except (KeyError, IndexError, TypeError):
+        return False
     return True
+
+
+def _at(values: Any, keys: Sequence[str | int]) -> Any:
+    for key in keys:
+        values = values[key]
+    return values
+
+
+def _fields_at(kind: type[msgspec.Struct], names: Sequence[str]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a struct, or of that which the fields of these names have, also in a list."""
+    fields = msgspec.structs.fields(kind)
+    for name in names:
+        hint = next((one.type for one in fields if one.encode_name == name), None)
+        inner = [one for one in _parts(hint) if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+        fields = msgspec.structs.fields(inner[0]) if inner else ()
+    return fields
+
+
+def _parts(hint: Any) -> list[Any]:
+    """Return a type and all that it is made of."""
+    return [hint, *(part for one in get_args(hint) for part in _parts(one))]
+
+
+def _wanted(message: str) -> str:
+    """Return in words what msgspec's message says that is expected."""
+    found = re.match(r"Expected `([^`]*)`(?: of length)?(?: (>=?) (\S+))?", message)
+    if found is None:
+        return message
+    words = " or ".join(_WORDS.get(kind, kind) for kind in found[1].split(" | ") if kind != "null")
+    bound = {">=": " of at least ", ">": " above "}.get(found[2], "")
+    return words + (bound and bound + found[3].removesuffix(".0"))
 
 
 def _choices(hint: Any) -> list[str]:
     """Return the words of a Literal, also of one that may be None."""
-    return [word for one in (hint, *get_args(hint)) for word in get_args(one) if isinstance(word, str)]
+    return [word for word in _parts(hint) if isinstance(word, str)]

@@ -23,7 +23,7 @@ from pgsweep.errors import EvidenceError, NotEvidence
 from pgsweep.evidence.exported import write_start
 from pgsweep.evidence.meta import mapping_file, start_folder
 from pgsweep.evidence.oracle_general import RECORD
-from pgsweep.evidence.schema import DISK_TROUBLE
+from pgsweep.evidence.schema import DISK_TROUBLE, NEW_PAGE
 from pgsweep.evidence.store import Evidence
 from pgsweep.files import replacing
 from pgsweep.progress import NullListener, Progress
@@ -69,7 +69,7 @@ def export_oracle_general(
     try:
         # The names first: a trace without them could not be read back, names without a trace do no harm.
         with replacing(output) as out:
-            relations, ids, objects = _write_records(source, out)
+            relations, ids, objects, counted = _write_records(source, out)
             _write_next(out, ids, objects)
             with replacing(mapping) as names:
                 names.write(_mapping(relations, source).encode())
@@ -89,6 +89,7 @@ def export_oracle_general(
         mapping_path=str(mapping),
         start_path=str(start),
         accesses=accesses,
+        counted=counted,
         objects=objects,
         bytes_written=accesses * RECORD.itemsize,
         warnings=source.warnings,
@@ -100,12 +101,20 @@ _Fork = tuple[int, int, int, int]
 
 def _write_records(
     source: Evidence, out: IO[bytes]
-) -> tuple[dict[_Fork, int], list[NDArray[np.uint32]], int]:
-    """Write all records, next accesses still open; return relation numbers, objects' ids and their count."""
+) -> tuple[dict[_Fork, int], list[NDArray[np.uint32]], int, int]:
+    """Write all records, next accesses still open.
+
+    Returns:
+        The numbers of relations, the ids of the objects, how many objects there are, and how many accesses
+        the database counts.
+    """
+    counted, recovery_pid = 0, int(source.meta.host.get("recovery_pid", "0"))
     relations: dict[_Fork, int] = {}
     numbering = _native.ObjectIds()
     ids: list[NDArray[np.uint32]] = []
-    for part in source.parts("accesses", ["time_ns", "spc", "db", "rel", "fork", "block"]):
+    for part in source.parts("accesses", ["time_ns", "kind", "pid", "spc", "db", "rel", "fork", "block"]):
+        ours = (part["db"] == source.meta.database_oid) & (part["pid"] != recovery_pid)
+        counted += int(np.count_nonzero(ours & (part["kind"] != NEW_PAGE)))
         names = np.column_stack([part[name].astype(np.int64) for name in ("spc", "db", "rel", "fork")])
         distinct, which = _distinct_rows(names)
         numbers = np.array(
@@ -122,7 +131,7 @@ def _write_records(
         records["next"] = -1
         out.write(records.tobytes())
         ids.append(numbering.ids(records["object"].copy()))
-    return relations, ids, len(numbering)
+    return relations, ids, len(numbering), counted
 
 
 def _distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:

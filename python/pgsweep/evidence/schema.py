@@ -43,6 +43,9 @@ DISK_TROUBLE: Final = {
     errno.ENAMETOOLONG: "the name is too long",
 }
 
+NEW_PAGE: Final = 2
+"""Of the column `kind` of accesses: a page was made, which the server counts as no hit and no miss."""
+
 FLAG_SCAN: Final = 1
 """Bits of `flags` in the table `accesses` (probe/src/columns.rs): a sequential scan at its position,"""
 FLAG_PINNED: Final = 2

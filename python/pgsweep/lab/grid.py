@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
-from pgsweep.decoded import toml_of
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.lab.disposable import check_names, opened_server
 from pgsweep.lab.protocol import Advance, CellPlan, Done, Place, Work
@@ -37,12 +37,14 @@ from pgsweep.testbed.pgbench import (
 from pgsweep.testbed.server import Restart, Server
 from pgsweep.testbed.steps import Measurement, measure_seconds, measure_statements
 from pgsweep.testbed.workloads import Script, Workload
+from pgsweep.toml_file import TomlFile
 from pgsweep.units import format_plain, parse_bytes
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run as warm
 
 Caches = Literal["cold", "prewarmed", "warm"]
 Scalar = str | int | float | bool
+_Natural = Annotated[int, Meta(ge=1)]
 _MOST_BYTES: Final = 1 << 20
 _EXAMPLE: Final = "see docs/guides/lab.md, or `pgsweep lab run --help`"
 
@@ -54,8 +56,8 @@ class GridWorkload(msgspec.Struct, forbid_unknown_fields=True):
     builtin: str = ""
     script: str = ""
     sql: str = ""
-    seconds: int | None = None
-    transactions: int | None = None
+    seconds: _Natural | None = None
+    transactions: _Natural | None = None
 
 
 class GridFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,16 +71,16 @@ class GridFile(msgspec.Struct, forbid_unknown_fields=True):
         settings: a list makes a dimension of the grid.
     """
 
-    workload: list[GridWorkload]
+    workload: Annotated[list[GridWorkload], Meta(min_length=1)]
     name: str = ""
-    repetitions: int = 5
+    repetitions: _Natural = 5
     seed: int | None = None
-    scale: int = 10
+    scale: Annotated[int, Meta(ge=0)] = 10
     setup: str = ""
     memory: str = ""
-    caches: list[Caches] = msgspec.field(default_factory=lambda: ["warm"])
-    clients: list[int] = msgspec.field(default_factory=lambda: [1])
-    warm_up_seconds: float = 60.0
+    caches: Annotated[list[Caches], Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["warm"])
+    clients: Annotated[list[_Natural], Meta(min_length=1)] = msgspec.field(default_factory=lambda: [1])
+    warm_up_seconds: Annotated[float, Meta(gt=0)] = 60.0
     settings: dict[str, Scalar | list[Scalar]] = {}
 
 
@@ -337,20 +339,8 @@ def read_grid(path: Path) -> tuple[Grid, GridFile]:
         UsageError: the file is not a grid, or what it asks for cannot be.
         PgsweepError: it cannot be read.
     """
-    try:
-        file = msgspec.convert(toml_of(_text_of(path)), GridFile)
-    except ValueError as error:
-        raise UsageError(f"`{path}` is not a grid", cause=str(error), hint=_EXAMPLE) from error
-    for wrong, cause in (
-        (not file.workload, "it has no [[workload]]"),
-        (file.repetitions < 1, "repetitions is less than 1"),
-        (file.scale < 0, "scale is less than 0"),
-        (not file.clients or min(file.clients) < 1, "clients has no number above 0"),
-        (not file.caches, "caches is empty"),
-        (file.warm_up_seconds <= 0, "warm_up_seconds is not above 0"),
-    ):
-        if wrong:
-            raise UsageError(f"`{path}` is not a grid", cause=cause, hint=_EXAMPLE)
+    toml = TomlFile(path)
+    file = toml.table(GridFile, toml.values)
     tasks = [_task(entry, path) for entry in file.workload]
     names = [task.name for task in tasks]
     if len(set(names)) < len(names):
@@ -402,8 +392,6 @@ def _task(entry: GridWorkload, path: Path) -> Task:
         raise UsageError(
             f"`{path}` is not a grid", cause=cause, hint="leave them out, or use script instead of sql"
         )
-    if min(entry.seconds or 1, entry.transactions or 1) < 1:
-        raise UsageError(f"`{path}` is not a grid", cause=f"workload {name} would do nothing", hint=_EXAMPLE)
     seconds = entry.seconds if entry.transactions is not None or entry.seconds else 10
     return Task(shown(name), kind, text, None if kind == "sql" else seconds, entry.transactions)
 

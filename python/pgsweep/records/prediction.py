@@ -443,13 +443,21 @@ class RecordPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace written in another format."""
+    """A trace written in another format.
+
+    Attributes:
+        accesses: that were written: all that the trace has.
+        counted: of these, what the database counts as hits and misses, as a prediction does. The others are
+            of new pages, of shared catalogs, of other databases, or of the replay of a standby.
+        objects: blocks that were accessed.
+    """
 
     schema: str = "pgsweep.export/1"
     path: str
     mapping_path: str
     start_path: str
     accesses: int
+    counted: int
     objects: int
     bytes_written: int
     warnings: list[str]

@@ -162,11 +162,11 @@ def counters_contradict(counts: Sequence[tuple[str, float, float]]) -> str:
 
 
 @reason_kind
-def counters_of_dropped(counts: Sequence[tuple[str, float, float]], dropped: float) -> str:
+def counters_of_dropped(counts: Sequence[tuple[str, float, float]], changed: float) -> str:
     """Relations that were dropped took their counters with them."""
     return (
-        f"{_counted(counts)}: {format_many(dropped, 'relation was', 'relations were')} dropped meanwhile, "
-        "and their counters with them"
+        f"{_counted(counts)}: {format_many(changed, 'relation was', 'relations were')} made or dropped "
+        "meanwhile, and what is dropped takes its counters with it"
     )
 
 

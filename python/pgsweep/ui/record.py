@@ -71,6 +71,11 @@ def export_text(result: ExportResult, terminal: Terminal) -> str:
         ("names", result.mapping_path),
         ("start", result.start_path),
         ("accesses", count(result.accesses)),
+        (
+            "counted",
+            f"{count(result.counted)} of them, as by the database and by predict; the others are of new",
+        ),
+        ("", "pages, shared catalogs, other databases, or the replay of a standby"),
         ("objects", count(result.objects)),
     ]
     return _facts(facts, result.warnings, terminal)

@@ -51,22 +51,22 @@ class Tally:
     temporary: float
 
 
-def tally_doubts(tallies: list[Tally], *, seconds: float, dropped_relations: float) -> list[Doubt]:
+def tally_doubts(tallies: list[Tally], *, seconds: float, changed_relations: float) -> list[Doubt]:
     """Return what does not agree, or is to be known about it.
 
     Args:
         tallies: of the same observation.
         seconds: how long was counted.
-        dropped_relations: how many relations were dropped meanwhile, temporary ones too.
+        changed_relations: how many relations were made and dropped meanwhile, temporary ones too.
     """
     wrong = [tally for tally in tallies if abs(_missing(tally)) > _noise(tally, seconds)]
-    grave = [tally for tally in wrong if dropped_relations <= 0 or _missing(tally) < 0]
+    grave = [tally for tally in wrong if changed_relations <= 0 or _missing(tally) < 0]
     found = []
     if grave:
         found.append(Doubt("refused", reasons.counters_contradict(_counts(grave))))
     elif wrong:
         many = any(_missing(t) > _noise(t, seconds) + _DROPPED_RATIO * t.database for t in wrong)
-        reason = reasons.counters_of_dropped(_counts(wrong), dropped_relations)
+        reason = reasons.counters_of_dropped(_counts(wrong), changed_relations)
         found.append(Doubt("refused" if many else "reliable", reason))
     for tally in tallies:
         if not wrong and tally.temporary > _WORTH_SAYING_RATIO * tally.database > 0:

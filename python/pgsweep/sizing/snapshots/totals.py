@@ -125,7 +125,10 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         for kind, names in (("misses", ("blks_read",)), ("accesses", ("blks_read", "blks_hit")))
     ]
     pg_class = {str(oid) for oid in relations["oid"][relations["name"] == "pg_class"]}
-    dropped = sum(value for (oid, name), value in gains.items() if name == "tup_deleted" and oid in pg_class)
+    # What a session did last is reported ten seconds later where it is idle (PGSTAT_IDLE_INTERVAL): that it
+    # dropped a table may not be counted yet, and that it made it is, with what it accessed.
+    changes = ("tup_inserted", "tup_deleted")
+    changed = sum(value for (oid, name), value in gains.items() if name in changes and oid in pg_class)
     allocations = series.get(("bgwriter", "", "buffers_alloc"))
     # Where the table of relations is lost, those that it does not list are not temporary.
     unlisted_hits = tallies[1].temporary - tallies[0].temporary if oids else 0.0
@@ -145,7 +148,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         doubts=tally_doubts(
             tallies,
             seconds=float(seconds[last] - seconds[0]) if len(seconds) else 0.0,
-            dropped_relations=dropped,
+            changed_relations=changed,
         ),
         first_half_accesses=half_accesses[0],
         second_half_accesses=half_accesses[1],
