@@ -208,6 +208,27 @@ def test_a_restore_names_the_extension_that_it_lacks(
     assert (done.returncode, f"not read: {DATABASE}: " in done.stdout) == (0, False)
 
 
+def test_what_looks_like_a_statement_is_one(chiefs: Cluster, shop: list[str]) -> None:
+    """Of each relation that a plan leaves out; an index has no rights of its own to grant."""
+    with psycopg.connect(chiefs.conninfo(DATABASE), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION pg_prewarm; CREATE EXTENSION pg_buffercache")
+        connection.execute("CREATE TABLE secret (id int PRIMARY KEY, body text STORAGE EXTERNAL)")
+        connection.execute("INSERT INTO secret SELECT g, repeat('x', 9000) FROM generate_series(1, 50) AS g")
+        connection.execute(f"GRANT SELECT ON stock TO {ROLE}; GRANT pg_monitor TO {ROLE}")
+
+        def refused() -> dict[str, str]:
+            done = run("warm", "plan", "--assume-rate", "1GB", "--json", *shop)
+            assert done.returncode == 0, done.stderr
+            found = json.loads(done.stdout)["refused"]
+            return {one["relation"]: one["enable"] for one in found if one["schema"] == "public"}
+
+        statements = [text for text in refused().values() if text.startswith("GRANT ")]
+        assert statements
+        for text in statements:
+            connection.execute(text.encode())
+        assert refused() == {}
+
+
 @pytest.mark.parametrize("libraries", ["", "auto_explain, pg_prewarm"])
 def test_what_counts_statements_is_loaded_and_created(
     chiefs: Cluster, shop: list[str], tmp_path: Path, libraries: str

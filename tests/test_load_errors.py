@@ -103,6 +103,18 @@ def test_refused_records_are_kept_where_they_are_too_many(
     assert ask(conninfo, "SELECT count(*) FROM dear") == [(0,)]
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_rows_of_a_load_that_is_undone_are_left_to_vacuum(conninfo: str, tmp_path: Path, first: bool) -> None:
+    """A table that was empty is truncated, and nothing is left."""
+    ask(conninfo, f"CREATE TABLE undone AS SELECT -1 AS id{' WHERE false' if first else ''}")
+    path = tmp_path / "rows.csv"
+    path.write_text("id\n" + "".join(f"{n}\n" for n in range(200_000)) + "x\n")
+    done = run("load", str(path), "undone", "-d", conninfo, "--yes", "--jobs", "2", "--piece", "64kB")
+    assert done.returncode == 1, done.stderr
+    assert ("VACUUM" in done.stderr) is not first
+    assert (ask(conninfo, "SELECT pg_relation_size('undone')") == [(0,)]) is first
+
+
 def test_dead_rows_of_the_search_are_told_with_the_remedy(conninfo: str, tmp_path: Path) -> None:
     ask(conninfo, "CREATE TABLE twice (id int PRIMARY KEY, filler text)")
     path = tmp_path / "rows.csv"

@@ -56,6 +56,7 @@ from pgsweep.pg.load_work import (
     drop_objects,
     failure_of,
     is_empty,
+    left_to_vacuum,
     remove_rows,
 )
 from pgsweep.records.load import LoadOutcome, LoadStep
@@ -257,7 +258,7 @@ class PieceRun:
             return self._end("rolled back")
         started = time.monotonic()
         self._listener.stage("removing rows")
-        remove_rows(
+        removed = remove_rows(
             self.control,
             self._table,
             self._load_id,
@@ -267,6 +268,10 @@ class PieceRun:
             note=self._listener.note,
         )
         self._step("removing rows", started)
+        truncated = document.may_truncate and is_empty(self.control, self._table)
+        if self._table.owned and not truncated:
+            for line in left_to_vacuum(removed, self._table, "the load was undone"):
+                self._listener.note(line)
         with self.said(rolling_back=True):
             _, unfinished = self._rebuild(keep_as_is=keep_as_is, rolling_back=True)
         return unfinished or self._end("rolled back")

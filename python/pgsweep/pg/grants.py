@@ -46,7 +46,7 @@ def grant_to_read(role: str, schema: str, relation: str, kind: str) -> str:
         return f"GRANT pg_read_all_data TO {to}"
     if kind == "index":
         return (
-            f"GRANT SELECT on its table TO {to}; before 15.15, 16.11, 17.7 and 18.1 only its owner, "
+            "the role needs SELECT on its table; before 15.15, 16.11, 17.7 and 18.1 only its owner, "
             "superusers and members of pg_read_all_data may read an index"
         )
     return f"GRANT SELECT ON {sql.Identifier(schema, relation).as_string(None)} TO {to}"
@@ -54,6 +54,6 @@ def grant_to_read(role: str, schema: str, relation: str, kind: str) -> str:
 
 def as_command(connection: psycopg.Connection[Any], enable: str | None) -> str | None:
     """Return what `grant_to_read` returned as the command that executes it; sentences as they are."""
-    if enable is None or not enable.startswith("GRANT ") or ";" in enable:
+    if enable is None or not enable.startswith("GRANT "):
         return enable
     return as_superuser(connection, [enable])

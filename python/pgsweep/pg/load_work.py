@@ -449,12 +449,19 @@ def dead_rows(connection: Connection, table: TableFacts) -> list[str]:
     What is written on the search for refused records is undone, and its space stays until VACUUM.
     """
     [(dead, live)] = rows_of(connection, "load_dead", oid=table.oid)
-    if dead < max(_FEW_DEAD, live * _DEAD_SHARE):
+    if dead < live * _DEAD_SHARE:
+        return []
+    return left_to_vacuum(dead, table, "ranges with refused records were copied more than once")
+
+
+def left_to_vacuum(dead: int, table: TableFacts, why: str) -> list[str]:
+    """Return a line on dead rows of which there are many, with the command that frees their space."""
+    if dead < _FEW_DEAD:
         return []
     vacuum = sql.SQL("VACUUM {}").format(named(table)).as_string(None)
     return [
-        f"about {format_count(dead)} dead rows are in the table, as ranges with refused records were copied "
-        f"more than once; to free their space for new rows: {vacuum}"
+        f"about {format_count(dead)} dead rows are in the table, as {why}; to free their space for new rows: "
+        f"{vacuum}"
     ]
 
 
