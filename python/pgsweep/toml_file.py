@@ -99,6 +99,8 @@ class TomlFile:
                 require_unshared(path, status)
                 text = read_bounded(file, _MOST_BYTES, path)
                 self.values = toml_of(text)
+        except FileNotFoundError as error:
+            raise UsageError(f"there is no file `{path}`") from error
         except OSError as error:
             raise UsageError(f"cannot read `{path}`", cause=error.strerror) from error
         except ValueError as error:

@@ -29,9 +29,11 @@ def advise_planner(situation: Situation, size_bytes: int) -> AdvisedSetting:
         # Where the memory is named the value follows from that alone.
         why = "the prediction is refused, so nothing is advised of the caches; or name the memory: --ram SIZE"
         return _left(today, why, unknown=True)
-    share = situation.share(size_bytes)
-    if share is None or today is None:
-        return _left(today, "how much memory is left for the page cache is not known", unknown=True)
+    share = situation.share_or_why(size_bytes)
+    if isinstance(share, str):
+        return _left(today, share, unknown=True)
+    if today is None:
+        return _left(today, "today's value is not known", unknown=True)
     memory = situation.prediction.memory
     disk = (
         None

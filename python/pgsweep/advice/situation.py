@@ -74,14 +74,19 @@ class Situation:
 
     def share(self, size_bytes: int) -> Share | None:
         """Return what a size leaves for the page cache; None where it leaves none or nothing is known."""
+        found = self.share_or_why(size_bytes)
+        return None if isinstance(found, str) else found
+
+    def share_or_why(self, size_bytes: int) -> Share | str:
+        """Return what a size leaves for the page cache, or why it leaves none or nothing is known."""
         from pgsweep.errors import UsageError
 
         if self.facts is None or self.memory_bytes is None:
-            return None
+            return "how much memory is left for the page cache is not known"
         try:
             return self.facts.share(self.memory_bytes, size_bytes, self.today_bytes)
-        except UsageError:
-            return None
+        except UsageError as error:
+            return f"{error.message}: {error.cause}"
 
     def number(self, name: str) -> int | None:
         """Return a setting as a number; None where the evidence does not have it."""
