@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import MissingAbility
+from pgsweep.host.procfile import parse_fields
 from pgsweep.memory.budget import budget
 from pgsweep.memory.processes import connection_cost, look, opened
 from pgsweep.pg.catalog import ServerProcess
@@ -321,6 +322,18 @@ def test_the_command(wheel18: Cluster) -> None:
     assert csv[0].startswith("pid,server_pid,kind,")
     wrong = run("memory", wheel18.conninfo(), "--watch", "--json")
     assert wrong.returncode == 2
+
+
+def test_where_the_kernel_reports_no_page_tables_that_is_said(
+    wheel18: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel such as gVisor's has no VmPTE in /proc/PID/status: what is missing is not a measured 0."""
+    assert "page tables" not in [entry.what for entry in look_at(wheel18.conninfo()).missing]
+    no_tables = {"VmPTE": "", "VmPMD": ""}
+    monkeypatch.setattr("pgsweep.host.procmem.parse_fields", lambda text: parse_fields(text) | no_tables)
+    result = look_at(wheel18.conninfo())
+    assert "page tables" in [entry.what for entry in result.missing]
+    assert result.totals.page_tables_bytes == 0
 
 
 @pytest.mark.parametrize("name", ["", "shop"])
