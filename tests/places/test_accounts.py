@@ -13,6 +13,7 @@ import pytest
 
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.refusals import translate
+from tests.fix_cli import PGSWEEP
 from tests.fix_doctor import tcp
 from tests.fix_place import run_inside
 from tests.fix_process import needs_root
@@ -109,3 +110,14 @@ def test_a_proc_of_processes_alone(own: Cluster) -> None:
         done = run_inside(words, first=subset)
         assert done.returncode == code, done.stderr
         assert ("subset=pid" in done.stderr) == (code == 4)
+
+
+@needs_root
+def test_the_root_of_a_user_namespace_is_not_sent_to_sudo(own: Cluster) -> None:
+    """As in a rootless container: it is root already, and may not enter what belongs to others."""
+    words = ["unshare", "--user", "--map-root-user", PGSWEEP, "memory", own.conninfo()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    if "unshare" in done.stderr:
+        pytest.skip("needs user namespaces")
+    assert done.returncode == 3
+    assert "user namespace" in done.stderr and "sudo" not in done.stderr, done.stderr

@@ -210,6 +210,11 @@ def test_surplus_pages_are_not_set_aside(overcommit: Path) -> None:
         pool = next(p for p in result.pools if p.is_default)
         assert pool.surplus >= needed and pool.total - pool.surplus == kept
         assert result.target == kept + needed
+        # The kernel makes them again, if it finds the memory; with a lower number it does not.
+        assert abilities(doctor(cluster.conninfo()))["huge_pages"].available is True
+        overcommit.write_text(str(needed - 1))
+        assert abilities(doctor(cluster.conninfo()))["huge_pages"].available is False
+        overcommit.write_text(str(needed + 5))
         setting = next(
             one
             for one in advise_huge_pages(replace(growing(), huge_pages=result), 0)

@@ -317,8 +317,10 @@ class HostChecks:
             return _ability(name, True, why, None, [])
         why += (
             f"; {format_count(lacks)} of its {format_count(own)} pages are surplus, and gone when it stops: "
-            "its next start finds too few, unless the kernel makes others on demand"
         )
+        why += "its next start finds too few"
+        if pool.on_demand(own) >= lacks:
+            return _ability(name, True, f"{why}, unless the kernel makes others on demand again", None, [])
         return _ability(name, False, why, f"sudo sysctl -w vm.nr_hugepages={pool.target(own, own)}", [])
 
     def _huge_pages_elsewhere(self, why: str, needed: int) -> Ability:

@@ -98,6 +98,14 @@ class Pool:
         """
         return self.available + max(0, own - self.surplus)
 
+    def on_demand(self, own: int) -> int:
+        """Return how many more the kernel may then make on demand, if it finds the memory.
+
+        Args:
+            own: pages that the server has now.
+        """
+        return max(0, self.overcommit - max(0, self.surplus - own))
+
     def target(self, needed: int, own: int = 0) -> int:
         """Return how many must be set aside for a server that starts once it has given back its own pages.
 

@@ -6,9 +6,11 @@ and database only.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
 import psycopg
 from psycopg import errors as sqlstates
@@ -20,6 +22,8 @@ from pgsweep.pg.failures import connection_lost, first_line, no_answer
 from pgsweep.pg.unanswered import NO_SESSION, NO_SESSION_CAUSE, NO_SESSION_HINT
 from pgsweep.pg.wire import TooLong
 from pgsweep.plain import decode_name, shell_word, sql_identifier
+
+_NO_ENTRY: Final = "this user may not enter the socket's folder"
 
 # Message pattern, likely cause, next step; the first match counts. libpq gives no SQLSTATE for a refused
 # connection, and its texts are in English unless the server's lc_messages says otherwise: then the message
@@ -117,7 +121,7 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"Permission denied",
-        "this user may not enter the socket's folder",
+        _NO_ENTRY,
         "run it as root: sudo pgsweep ..., or connect by TCP: -h localhost",
     ),
 )
@@ -128,6 +132,9 @@ def refused(error: psycopg.Error) -> ConnectionFailed:
     text = plain_message(error)
     known = (one for one in _REFUSALS if re.search(one[0], text, re.IGNORECASE))
     _, cause, hint = next(known, ("", None, "try the same with psql: it reads the same settings"))
+    if cause == _NO_ENTRY and os.geteuid() == 0:
+        cause = f"{_NO_ENTRY}: its root is that of a user namespace, as in a rootless container"
+        hint = "run it in the server's container, or as root of the host, or connect by TCP: -h localhost"
     refusal = ConnectionFailed(text, cause=cause, hint=_with_place(hint, error))
     refusal.by_server = "FATAL:" in str(error)
     return refusal

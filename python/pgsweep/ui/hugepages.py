@@ -35,7 +35,8 @@ def headline(result: HugePagesResult) -> str:
         text += " (estimated)"
     if result.own_pages:
         text += f", the server has {count(result.own_pages)} now"
-        return f"{text}, its next start lacks {count(result.too_few)}" if result.too_few else text
+        finds = f"{text}, its next start finds {count(result.after_stop or 0)} set aside"
+        return finds if result.too_few else text
     if result.available is not None:
         text += f", {count(result.available)} are available"
     return text
