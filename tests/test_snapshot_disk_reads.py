@@ -161,3 +161,14 @@ def test_disk_reads_are_those_that_the_kernel_counts(tmp_path: Path) -> None:
         assert "of the processors" in loop.reasons[0] or "of the time that statements take" in loop.reasons[0]
     advice = advise(path)
     assert (advice.disk_reads_from, advice.costs_kind) == ("simulated", "measured")
+
+
+def test_pages_that_are_made_while_misses_are_waited_for_are_no_others() -> None:
+    """Where misses are rare hours are simulated; what a table grows by in them drove out what was there."""
+    seen = Path(__file__).parent / "answers" / "evidence" / "sql-other-load-15"
+    memory = predict(seen, sizes_bytes=[8 * MB, 16 * MB]).memory
+    assert memory is not None
+    for point in memory.points:
+        assert point.page_cache_low_bytes > 16 * MB, "all data fit"
+        assert point.page_cache_hit_ratio in (None, 1)
+        assert point.disk_reads_per_second == 0

@@ -37,6 +37,7 @@ _FAR_AHEAD_BYTES: Final = 8 << 20
 _LARGE_ORDER: Final = 9
 """How far ahead devices are set to read at most, and the largest folio, where neither is known."""
 
+_UNBOUNDED: Final = 1 << 60
 _RARELY_TOO_LARGE: Final = 0.25
 """Pages that are visited rarely are hardly ever found too frequent (interval.py)."""
 
@@ -139,8 +140,9 @@ class SnapshotDiskReads(DiskReads):
         others += [small, large]
         caches = self._caches(0)
         if np.isinf(caches.closed_form(self._fitted.best, blocks, small.capacity_bytes)[1]):
-            # All fits at the least that it may be: no rule, draw or write makes a difference then.
-            (best,) = caches.at(blocks, [small])
+            # All fits at the least that it may be: no rule, draw or write makes a difference then. More pages
+            # may be made than there is room for in the hours that are simulated where misses are rare.
+            (best,) = caches.at(blocks, [replace(small, capacity_bytes=_UNBOUNDED)])
             return SizeReads(share=share, best=best, others=[])
         if self._writes:
             others.append(replace(likely, written=False))
