@@ -163,7 +163,9 @@ def _as_relation(word: str) -> str:
     """Return how the command names a relation, which is often written in the place of DBNAME."""
     context = click.get_current_context(silent=True)
     names = {parameter.name for parameter in context.command.params} if context is not None else set()
-    return f"; a relation is named by --relations {shell_word(word)}" if "relations" in names else ""
+    if "relations" not in names or "=" in word or ":/" in word:
+        return ""
+    return f"; a relation is named by --relations {shell_word(word)}"
 
 
 def _wants_password(error: ConnectionFailed) -> bool:
