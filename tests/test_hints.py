@@ -164,6 +164,12 @@ def test_following_the_hints_leads_to_the_end(
     assert said, "it has to fail at first"
 
 
+def test_a_relation_in_the_place_of_the_database_is_named_as_one(shop: list[str]) -> None:
+    done = run("warm", "plan", "stock", *shop)
+    assert (done.returncode, "--relations stock" in done.stderr) == (2, True)
+    assert "--relations" not in run("doctor", "stock", *shop).stderr
+
+
 def test_doctor_names_what_works(chiefs: Cluster, shop: list[str], tmp_path: Path) -> None:
     """Each command enables its ability, on a server where the role may do nothing."""
 

@@ -16,6 +16,7 @@ import click
 from pgsweep.cli.completing import database_names
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, UsageError
+from pgsweep.plain import shell_word
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
@@ -128,7 +129,7 @@ class Target:
             raise UsageError(
                 "the database is given twice",
                 cause="once by itself and once by -d",
-                hint="leave one of them out",
+                hint="leave one of them out" + _as_relation(database),
             )
         return build_conninfo(
             database or "",
@@ -156,6 +157,15 @@ def _without_overruled_defaults(names: dict[str, str | None]) -> dict[str, str |
         name: None if name in overruled and context.get_parameter_source(name) is source else value
         for name, value in names.items()
     }
+
+
+def _as_relation(word: str) -> str:
+    """Return how the command names a relation, which is often written in the place of DBNAME."""
+    context = click.get_current_context(silent=True)
+    names = {parameter.name for parameter in context.command.params} if context is not None else set()
+    if "relations" not in names or "=" in word or ":/" in word:
+        return ""
+    return f"; a relation is named by --relations {shell_word(word)}"
 
 
 def _wants_password(error: ConnectionFailed) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pgsweep.plain import shown
 from pgsweep.records.prediction import CurvePoint, Level, NoEviction, PredictResult, Verdict
@@ -40,6 +40,10 @@ _CAPTION = (
 )
 
 
+_LEAST_SHOWN: Final = 0.00005
+"""Below it a ratio is shown as 0.00%; a chart of such ratios would be empty lines above its axis."""
+
+
 def predict_text(result: PredictResult, terminal: Terminal) -> str:
     """Return the curve as a table and a chart, and the verdict."""
     observed = result.observed
@@ -63,7 +67,9 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
     if result.scans:
         wide = min(terminal.width, 100)
         parts.append("\n".join(textwrap.fill(text, wide, subsequent_indent="  ") for text in _scans(result)))
-    if len(result.points) > 1:
+    if len(result.points) > 1 and any(
+        max(point.high, observed.miss_ratio) >= _LEAST_SHOWN for point in result.points
+    ):
         parts.append(chart(predict_series(result), terminal, today_bytes=today))
     if result.memory is not None and terminal.tables:
         parts.append(memory_text(result.memory, today, terminal))
