@@ -64,9 +64,9 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
     parts = ["\n".join(head)]
     if table.rows:
         parts.append(table.text(terminal))
-    if result.scans:
+    if scans := _scans(result):
         wide = min(terminal.width, 100)
-        parts.append("\n".join(textwrap.fill(text, wide, subsequent_indent="  ") for text in _scans(result)))
+        parts.append("\n".join(textwrap.fill(text, wide, subsequent_indent="  ") for text in scans))
     if len(result.points) > 1 and any(
         max(point.high, observed.miss_ratio) >= _LEAST_SHOWN for point in result.points
     ):
@@ -129,9 +129,9 @@ def _scans(result: PredictResult) -> list[str]:
     One that would go through a ring only below all sizes shown is left out: that says nothing of any of them.
     """
     found = []
-    smallest = min((size for size, _ in _sizes(result)), default=0)
+    smallest = min((size for size, _ in _sizes(result)), default=None)
     for scan in result.scans:
-        if scan.ring_below_bytes <= smallest:
+        if smallest is None or scan.ring_below_bytes <= smallest:
             continue
         size, limit = format_bytes(scan.relation_bytes), format_bytes(scan.ring_below_bytes)
         share = percent(scan.access_share)
