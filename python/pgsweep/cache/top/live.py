@@ -394,7 +394,8 @@ def not_counted(server: Server, reading: Reading) -> list[Missing]:
     """Return what the server does not count, or not by itself."""
     if not reading.counted:
         why = "track_counts is off, and only PostgreSQL 16 and later counts them without it"
-        return [Missing(what="hits and reads", why=why, enable="ALTER SYSTEM SET track_counts = on")]
+        enable = "`pgsweep doctor` has the command that sets it"
+        return [Missing(what="hits and reads", why=why, enable=enable)]
     if server.version_num < 160000:
         why = "PostgreSQL counts its hits and reads with those of shared_buffers before 16"
         return [Missing(what="what temporary tables use", why=why)]
