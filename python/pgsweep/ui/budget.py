@@ -54,7 +54,7 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     for reason in result.reasons:
         verdict += textwrap.wrap(sentence(reason), width)
     fit = (
-        f"Connections that fit: {count(result.possible_connections)} {_like(result)}, or "
+        f"The memory suffices for {count(result.possible_connections)} connections {_like(result)}, or for "
         f"{count(result.safe_connections)} that take all that the settings allow."
     )
     verdict += textwrap.wrap(fit, max(width, 100 if not terminal.interactive else 0))
@@ -79,7 +79,7 @@ def _what_fits(result: BudgetResult) -> str:
     many, mem = count(result.max_connections), format_bytes(result.work_mem_bytes)
     if result.fitting_connections > 0:
         fitting, also = count(result.fitting_connections), ", or"
-        text = f"The verdict would be fits up to {fitting} connections with work_mem {mem}"
+        text = f"A tenth is left for cached files (fits) up to {fitting} connections with work_mem {mem}"
     else:
         also = "; it would be"
         text = f"With work_mem {mem} no number of connections would be judged fits"

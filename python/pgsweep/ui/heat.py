@@ -55,7 +55,7 @@ def state_text(state: HeatState, before: HeatState | None = None) -> str:
     lines.append(f"usage_count saved    {levels(state.usage_saved)}")
     lines.append(
         f"usage_count now      {levels(state.usage_now)}; "
-        f"{percent(state.usage_reached)} have their saved usage count"
+        f"{percent(state.usage_reached)} have at least their saved usage count"
     )
     return "\n".join(lines)
 
@@ -153,7 +153,7 @@ def state_facts(state: HeatState) -> list[Fact]:
         *(worth if state.worth is not None else []),
         Fact(percent(state.resident), "of the saved blocks are in the pool", Measured),
         Fact(percent(state.resident_hot), "weighted by heat", Measured),
-        Fact(percent(state.usage_reached), "have their saved usage count", Measured),
+        Fact(percent(state.usage_reached), "have at least their saved usage count", Measured),
     ]
     if state.either is not None:
         facts.append(Fact(percent(state.either), "in one cache or the other", Measured))
