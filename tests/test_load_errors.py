@@ -219,6 +219,22 @@ def test_what_was_sent_is_given_up_with_the_error(conninfo: str) -> None:
             try:
                 copy(session, CopyTarget(schema="public", table="t", columns=["id"], format="csv"), parts)
             except BadRow as error:
+def test_a_table_that_was_never_analyzed_is_not_said_to_be_empty(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,a,name\n-1,1,x\n")
+    given = ["load", str(path), "t", "--plan", "--indexes", "drop", "--single-transaction", "-d", conninfo]
+    empty = run(*given).stdout
+    assert "about 0 rows" in empty
+    assert "freezing: COPY FREEZE. The table is empty, and truncated in the same transaction" in " ".join(
+        empty.split()
+    )
+    ask(conninfo, "INSERT INTO t SELECT n, 1, n FROM generate_series(1, 2000) AS n")
+    held = run(*given).stdout
+    assert "never analyzed" in held
+    assert not any(word in held for word in ("about 0 rows", "FREEZE", "truncated"))
+    assert "freezing: none. The table has rows" in run(*given, "--freeze").stdout
+
+
                 assert error.line == 1
             else:
                 raise AssertionError("the record was not refused")

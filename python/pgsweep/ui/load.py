@@ -71,7 +71,7 @@ def _what(plan: LoadPlan) -> str:
     words = [f"a {plan.kind}" if plan.persistence == "logged" else f"an {plan.persistence} {plan.kind}"]
     if plan.partitions:
         words.append(counted(plan.partitions, "partition"))
-    words.append(f"about {counted(plan.rows, 'row')}")
+    words.append("never analyzed" if plan.rows is None else f"about {counted(plan.rows, 'row')}")
     words.append(f"{format_bytes(plan.table_bytes)} and {format_bytes(plan.index_bytes)} of indexes")
     return ", ".join(words)
 
