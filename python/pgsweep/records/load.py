@@ -150,6 +150,7 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
             journal was removed).
         load_id: names the journal.
         rows: in the table by this load.
+        copied_rows: of these, by this run; the others by earlier ones.
         rejected: records that were written to the file of rejects.
         copied_bytes: of the files, uncompressed.
         resumed: the load was begun by an earlier run.
@@ -162,6 +163,7 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
     ended: str
     load_id: str
     rows: int
+    copied_rows: int
     rejected: int
     copied_bytes: int
     seconds: float
