@@ -143,6 +143,18 @@ def test_a_line_that_ends_copy_does_so_in_text_on_every_server(conninfo: str, tm
     assert "before 18" not in said(failed.value)
 
 
+@pytest.mark.parametrize(("codec", "name"), [("latin-1", "LATIN1"), ("cp1252", "WIN1252")])
+def test_a_file_in_another_encoding_is_to_be_named_so(
+    conninfo: str, tmp_path: Path, codec: str, name: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(f"id,a,name\n1,1,caf\xe9{'€' if name == 'WIN1252' else ''}\n".encode(codec))
+    with pytest.raises(PgsweepError, match=r"line 2: invalid byte sequence .*0xe9") as failed:
+        load_files(conninfo, [str(path)], "t", LoadOptions())
+    assert f"--encoding {name}; else correct it, or have" in said(failed.value)
+    assert outcome_of(load_files(conninfo, [str(path)], "t", LoadOptions(encoding=name))).rows == 1
+
+
 def test_half_of_a_character_is_not_a_file_cut_short(conninfo: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     for text, reason in (
@@ -191,6 +203,22 @@ def test_a_plan_does_not_wait_for_a_load_at_work(conninfo: str, tmp_path: Path) 
     assert plan_load(conninfo, [str(path)], "t", LoadOptions()).plan.table == "public.t"
 
 
+def test_a_table_that_was_never_analyzed_is_not_said_to_be_empty(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,a,name\n-1,1,x\n")
+    given = ["load", str(path), "t", "--plan", "--indexes", "drop", "--single-transaction", "-d", conninfo]
+    empty = run(*given).stdout
+    assert "about 0 rows" in empty
+    assert "freezing: COPY FREEZE. The table is empty, and truncated in the same transaction" in " ".join(
+        empty.split()
+    )
+    ask(conninfo, "INSERT INTO t SELECT n, 1, n FROM generate_series(1, 2000) AS n")
+    held = run(*given).stdout
+    assert "never analyzed" in held
+    assert not any(word in held for word in ("about 0 rows", "FREEZE", "truncated"))
+    assert "freezing: none. The table has rows" in run(*given, "--freeze").stdout
+
+
 def test_the_result_names_the_server_and_what_was_refused(conninfo: str, tmp_path: Path) -> None:
     path, page = tmp_path / "rows.csv", tmp_path / "page.html"
     path.write_text("id,a,name\n1,1,x\n2,1,x\nx,1,x\n")
@@ -219,22 +247,6 @@ def test_what_was_sent_is_given_up_with_the_error(conninfo: str) -> None:
             try:
                 copy(session, CopyTarget(schema="public", table="t", columns=["id"], format="csv"), parts)
             except BadRow as error:
-def test_a_table_that_was_never_analyzed_is_not_said_to_be_empty(conninfo: str, tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("id,a,name\n-1,1,x\n")
-    given = ["load", str(path), "t", "--plan", "--indexes", "drop", "--single-transaction", "-d", conninfo]
-    empty = run(*given).stdout
-    assert "about 0 rows" in empty
-    assert "freezing: COPY FREEZE. The table is empty, and truncated in the same transaction" in " ".join(
-        empty.split()
-    )
-    ask(conninfo, "INSERT INTO t SELECT n, 1, n FROM generate_series(1, 2000) AS n")
-    held = run(*given).stdout
-    assert "never analyzed" in held
-    assert not any(word in held for word in ("about 0 rows", "FREEZE", "truncated"))
-    assert "freezing: none. The table has rows" in run(*given, "--freeze").stdout
-
-
                 assert error.line == 1
             else:
                 raise AssertionError("the record was not refused")
