@@ -20,7 +20,7 @@ from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, open_session
 from pgsweep.ui.load import load_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
-from tests.fix_load import ask, count_of, outcome_of, refused, said, trouble_database
+from tests.fix_load import At, ask, count_of, outcome_of, refused, said, trouble_database
 from tests.fix_process import busyness
 
 
@@ -153,6 +153,22 @@ def test_a_file_in_another_encoding_is_to_be_named_so(
         load_files(conninfo, [str(path)], "t", LoadOptions())
     assert f"--encoding {name}; else correct it, or have" in said(failed.value)
     assert outcome_of(load_files(conninfo, [str(path)], "t", LoadOptions(encoding=name))).rows == 1
+
+
+def test_no_folder_for_a_local_journal_has_a_reason(
+    conninfo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, path = tmp_path / "shared", tmp_path / "rows.csv"
+    (shared / "pgsweep").mkdir(parents=True)
+    (shared / "pgsweep").chmod(0o777)
+    monkeypatch.setenv("XDG_STATE_HOME", str(shared))
+    path.write_text("id,a,name\n1,1,x\n")
+    at = At()
+    load_files(conninfo, [str(path)], "t", LoadOptions(indexes="drop"), listener=at)
+    [note] = [note for note in at.notes if "local journal" in note]
+    assert note.startswith(f"no local journal is written: `{shared}/pgsweep` cannot be trusted: ")
+    assert "others" in note
+    assert note.endswith("; name a file: --journal FILE")
 
 
 def test_half_of_a_character_is_not_a_file_cut_short(conninfo: str, tmp_path: Path) -> None:
