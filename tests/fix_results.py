@@ -340,6 +340,7 @@ def load_result() -> LoadResult:
         ended="loaded",
         load_id="7f0c",
         rows=10_000_000,
+        copied_rows=4_000_000,
         rejected=3,
         copied_bytes=1 << 30,
         seconds=30.5,

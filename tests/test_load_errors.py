@@ -20,7 +20,7 @@ from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, open_session
 from pgsweep.ui.load import load_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
-from tests.fix_load import ask, count_of, outcome_of, refused, said, trouble_database
+from tests.fix_load import At, ask, count_of, outcome_of, refused, said, trouble_database
 from tests.fix_process import busyness
 
 
@@ -143,6 +143,34 @@ def test_a_line_that_ends_copy_does_so_in_text_on_every_server(conninfo: str, tm
     assert "before 18" not in said(failed.value)
 
 
+@pytest.mark.parametrize(("codec", "name"), [("latin-1", "LATIN1"), ("cp1252", "WIN1252")])
+def test_a_file_in_another_encoding_is_to_be_named_so(
+    conninfo: str, tmp_path: Path, codec: str, name: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(f"id,a,name\n1,1,caf\xe9{'€' if name == 'WIN1252' else ''}\n".encode(codec))
+    with pytest.raises(PgsweepError, match=r"line 2: invalid byte sequence .*0xe9") as failed:
+        load_files(conninfo, [str(path)], "t", LoadOptions())
+    assert f"--encoding {name}; else correct it, or have" in said(failed.value)
+    assert outcome_of(load_files(conninfo, [str(path)], "t", LoadOptions(encoding=name))).rows == 1
+
+
+def test_no_folder_for_a_local_journal_has_a_reason(
+    conninfo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, path = tmp_path / "shared", tmp_path / "rows.csv"
+    (shared / "pgsweep").mkdir(parents=True)
+    (shared / "pgsweep").chmod(0o777)
+    monkeypatch.setenv("XDG_STATE_HOME", str(shared))
+    path.write_text("id,a,name\n1,1,x\n")
+    at = At()
+    load_files(conninfo, [str(path)], "t", LoadOptions(indexes="drop"), listener=at)
+    [note] = [note for note in at.notes if "local journal" in note]
+    assert note.startswith(f"no local journal is written: `{shared}/pgsweep` cannot be trusted: ")
+    assert "others" in note
+    assert note.endswith("; name a file: --journal FILE")
+
+
 def test_half_of_a_character_is_not_a_file_cut_short(conninfo: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     for text, reason in (
@@ -189,6 +217,22 @@ def test_a_plan_does_not_wait_for_a_load_at_work(conninfo: str, tmp_path: Path) 
             patience_seconds = load_journal._CLAIM_PATIENCE_SECONDS * busyness()
             assert time.monotonic() - begin < patience_seconds / 2
     assert plan_load(conninfo, [str(path)], "t", LoadOptions()).plan.table == "public.t"
+
+
+def test_a_table_that_was_never_analyzed_is_not_said_to_be_empty(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,a,name\n-1,1,x\n")
+    given = ["load", str(path), "t", "--plan", "--indexes", "drop", "--single-transaction", "-d", conninfo]
+    empty = run(*given).stdout
+    assert "about 0 rows" in empty
+    assert "freezing: COPY FREEZE. The table is empty, and truncated in the same transaction" in " ".join(
+        empty.split()
+    )
+    ask(conninfo, "INSERT INTO t SELECT n, 1, n FROM generate_series(1, 2000) AS n")
+    held = run(*given).stdout
+    assert "never analyzed" in held
+    assert not any(word in held for word in ("about 0 rows", "FREEZE", "truncated"))
+    assert "freezing: none. The table has rows" in run(*given, "--freeze").stdout
 
 
 def test_the_result_names_the_server_and_what_was_refused(conninfo: str, tmp_path: Path) -> None:

@@ -99,6 +99,18 @@ def test_a_load_that_cannot_be_rolled_back_can_be_ended(
     assert leftovers(conninfo) == []
 
 
+def test_what_a_run_has_not_copied_gives_no_rate(conninfo: str, rows: Path) -> None:
+    interrupted(conninfo, rows)
+    there = count_of(conninfo)
+    ask(conninfo, "INSERT INTO t VALUES (99999, 1, 'name 1')")
+    outcome = outcome_of(resume(conninfo, "t"))
+    assert (outcome.ended, outcome.rows, outcome.copied_rows) == ("incomplete", ROWS, ROWS - there)
+    ask(conninfo, "DELETE FROM t WHERE id = 99999")
+    done = run("load", "--resume", "t", "-d", conninfo)
+    assert "rows loaded into public.t, none of them by this run, in " in done.stdout
+    assert "rows/s" not in done.stdout
+
+
 def test_rows_that_are_referred_to_can_be_removed_later(conninfo: str, rows: Path) -> None:
     interrupted(conninfo, rows, KEEP)
     ask(conninfo, REFERRED)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records.serve import ServeStanding
+from pgsweep.records.serve import ServeFailure, ServeStanding
 from pgsweep.serve.alerts import Alerts, Vector, holding
 from pgsweep.serve.board import Board
 from pgsweep.serve.config import MetricConfig, ServeConfig, ServerConfig
@@ -108,6 +108,8 @@ def test_an_alert_fires_when_it_has_held_for_long_enough(tmp_path: Path) -> None
         found = alerts.of(metrics.states(), seconds)
         return [(one.name, one.server, one.state, one.since) for one in found if one.server != "good"]
 
+    assert now(990.0) == [], "nothing has been tried yet"
+    board.servers["bad"].failure = ServeFailure(message="refused", cause=None, hint=None, since=1000.0)
     assert now(1000.0) == [("PgsweepServerDown", "bad", "pending", 1000.0)]
     assert now(1119.0) == [("PgsweepServerDown", "bad", "pending", 1000.0)]
     assert now(1120.0) == [("PgsweepServerDown", "bad", "firing", 1000.0)]

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
 from pgsweep.cache.top.live import Live, ServerCounters
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.counting import Counting
+from pgsweep.records.cache import Missing
+from pgsweep.records.serve import ServeConsumers
 from pgsweep.records.top import TopView
 from pgsweep.residency.access import opened
 from pgsweep.serve.board import Watched, summary_of, trend_of
@@ -170,6 +173,19 @@ def test_statements_by_misses(served: Served) -> None:
     assert "<b>anna" not in text
     assert "80.00%" in text
     assert "20.00%" in text, "the hit ratio of the first"
+
+
+def test_statements_that_are_not_counted_say_how_they_would_be() -> None:
+    missing = Missing(what="pg_stat_statements", why="it does not exist", enable="CREATE EXTENSION it")
+    found = ServeConsumers(
+        server="shop", begin=0.0, end=1.0, covered_seconds=1.0, totals=None, consumers=[], missing=[missing]
+    )
+    text = render("_statements.html.j2", consumers=found)
+    assert "<code>CREATE EXTENSION it</code>" in text
+    assert "No statement with misses" not in text
+    assert "No statement with misses" in render(
+        "_statements.html.j2", consumers=msgspec.structs.replace(found, missing=[])
+    )
 
 
 @pytest.mark.parametrize("width", [1440, 800, 390])

@@ -94,9 +94,12 @@ def test_a_server_that_wants_none_lacks_none() -> None:
 )
 def test_pages_are_missing_where_some_are_meant(setting: str, total: int, free: int, missing: int) -> None:
     sources = {"huge_pages": Source(setting, "default", None, False)}
-    assert pages_missing(sources, 70, HugePages(total, free, 2 << 20)) == missing
+    assert pages_missing(sources, 70, HugePages(total, free, 2 << 20), pays=True) == missing
     sized = sources | {"huge_page_size": Source("1048576", "configuration file", None, False)}
-    assert pages_missing(sized, 70, HugePages(total, free, 2 << 20)) == 70
+    assert pages_missing(sized, 70, HugePages(total, free, 2 << 20), pays=True) == 70
+    for given in (sources, sized):
+        few = pages_missing(given, 70, HugePages(total, free, 2 << 20), pays=False)
+        assert few == (0 if setting == "try" else missing if given is sources else 70)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="memory cgroups need root")

@@ -1,12 +1,17 @@
-"""A fault of our own under the live screen: the terminal comes back, and it ends as every command does."""
+"""Faults under `top`: the terminal comes back, and it ends as every command does, with the cause."""
 
 from __future__ import annotations
 
 import termios
+from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cli import run
+from tests.fix_cluster import own_database
+from tests.fix_process import wait_until
 from tests.fix_screen import screen_of
 
 # What breaks, and how.
@@ -64,3 +69,21 @@ def test_a_fault_ends_with_a_sentence_and_the_terminal_as_it_was(wheel18: Cluste
         assert termios.tcgetattr(screen.master) == before
         assert screen.raw.rfind(b"\x1b[?1049l") > screen.raw.rfind(b"\x1b[?1049h") >= 0
         assert screen.raw.rfind(b"\x1b[?25h") > screen.raw.rfind(b"\x1b[?25l")
+
+
+def test_a_database_that_is_dropped_is_the_cause(wheel18: Cluster) -> None:
+    with own_database(wheel18, "gone", "") as conninfo, psycopg.connect(wheel18.conninfo()) as owner:
+        owner.autocommit = True
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(run, "top", "--once", "--interval", "5s", "-d", conninfo)
+            seen = (
+                "SELECT FROM pg_stat_activity WHERE datname = 'gone' "
+                "AND backend_start < clock_timestamp() - interval '1 s'"
+            )
+            wait_until(lambda: owner.execute(seen).rowcount > 0)
+            owner.execute("DROP DATABASE gone WITH (FORCE)")
+            failed = done.result()
+        owner.execute("CREATE DATABASE gone")
+    assert failed.returncode == 3, failed.stderr
+    assert "the connection was lost" in failed.stderr
+    assert "cause: the database was dropped; the server runs on" in failed.stderr

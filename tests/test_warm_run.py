@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import UsageError
 from pgsweep.pg.cluster import Cluster
@@ -241,6 +242,24 @@ def test_system_catalogs_are_one_line_of_text(towarm: str, tmp_path: Path) -> No
     rows = result_of(warm(towarm, "plan", "--assume-rate", "100MB", "--json", folder=tmp_path)).relations
     own = [row for row in rows if "public" in (row.schema, row.table_schema)]
     assert f" {len(rows) - len(own)} relations" in line
+
+
+def test_the_first_of_a_plan_are_shown_also_where_all_are_catalogs(
+    server: Cluster, towarm: str, tmp_path: Path
+) -> None:
+    given = ("plan", "--assume-rate", "100MB", "--top", "4")
+    with psycopg.connect(server.conninfo(), autocommit=True) as owner:
+        owner.execute("CREATE ROLE reads_catalogs LOGIN")
+        try:
+            found = make_conninfo(towarm, user="reads_catalogs")
+            rows = result_of(warm(found, *given, "--json", folder=tmp_path)).relations
+            text = warm(found, *given, folder=tmp_path).stdout
+        finally:
+            owner.execute("DROP ROLE reads_catalogs")
+    assert len(rows) == 4
+    for row in rows:
+        assert row.relation in text
+    assert "relations more; without --top: all" in text
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,10 @@ class ConnectionFailed(PgsweepError):
     by_server = False
 
 
+class ConnectionLost(ConnectionFailed):
+    """A session has gone that was there."""
+
+
 class UnexpectedAnswer(PgsweepError):
     """A server gave an answer that PostgreSQL does not give."""
 

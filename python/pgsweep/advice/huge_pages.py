@@ -17,7 +17,7 @@ from pgsweep.records.advice import AdvisedSetting, Gain
 from pgsweep.records.hugepages import HugePagesResult, PageTables
 from pgsweep.units import as_setting, format_bytes, format_count, format_percent, huge_page_word
 
-_LEAST_SHARE: Final = 0.01
+LEAST_SHARE: Final = 0.01
 """Page tables below this share of the memory are left alone: assumed."""
 
 
@@ -107,7 +107,7 @@ def pays(situation: Situation, found: HugePagesResult) -> bool:
     """Return whether huge pages save enough of the page tables of today's processes."""
     if found.page_tables is None:
         return False
-    return _saved(found.page_tables)[0] >= (situation.memory_bytes or 0) * _LEAST_SHARE
+    return _saved(found.page_tables)[0] >= (situation.memory_bytes or 0) * LEAST_SHARE
 
 
 def requests_pages(situation: Situation, found: HugePagesResult) -> bool:
@@ -166,7 +166,7 @@ def _not_in_use(situation: Situation, found: HugePagesResult, setting: str | Non
     now, most = _saved(tables)
     if not pays(situation, found):
         why = (
-            f"page tables take {format_bytes(tables.now_bytes)}, less than {format_percent(_LEAST_SHARE)} of "
+            f"page tables take {format_bytes(tables.now_bytes)}, less than {format_percent(LEAST_SHARE)} of "
             f"the memory; huge pages would save {format_bytes(now)} of that, with max_connections "
             f"connections at most {format_bytes(most)}"
         )

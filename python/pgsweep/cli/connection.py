@@ -15,7 +15,7 @@ import click
 
 from pgsweep.cli.completing import database_names
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import ConnectionFailed, UsageError
+from pgsweep.errors import ConnectionFailed, ConnectionLost, UsageError
 from pgsweep.plain import shell_word
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -88,6 +88,11 @@ class Target:
         """
         try:
             return feature(self.conninfo)
+        except ConnectionLost as error:
+            from pgsweep.pg.session_end import say_if_dropped
+
+            say_if_dropped(error, self.conninfo)
+            raise
         except ConnectionFailed as error:
             if self._password is not None or not self._may_ask or not _wants_password(error):
                 raise

@@ -84,17 +84,20 @@ class LocalJournal(msgspec.Struct, frozen=True, kw_only=True):
     before: list[tuple[str, str]]
 
 
-def journal_place(given: Path | None, load_id: str) -> Path | None:
-    """Return where the local file lies; None where there is no folder for it."""
+def journal_place(given: Path | None, load_id: str) -> Path | str:
+    """Return where the local file lies, or why there is no folder for it."""
     if given is not None:
         return given.absolute()
     folder = state_folder()
     if folder is None:
-        return None
-    with contextlib.suppress(OSError, PgsweepError):
+        return "no home folder, and no $XDG_STATE_HOME"
+    try:
         make_private(folder, mode=0o700)
-        return folder / f"load-{load_id}.json"
-    return None
+    except OSError as error:
+        return f"`{folder}`: {error.strerror}"
+    except PgsweepError as error:
+        return f"{error.message}: {error.cause}"
+    return folder / f"load-{load_id}.json"
 
 
 def write_local(path: Path, journal: LocalJournal) -> None:

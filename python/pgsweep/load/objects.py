@@ -53,7 +53,7 @@ def which_indexes(
             rows = 10_000_000 if records is None else records
             size = index.bytes + rows * INDEX_BYTES_PER_ROW
             insert = rows * INDEX_INSERT_SECONDS * (_OUT_OF_MEMORY if size > buffers else 1.0)
-            build = (rows + table.rows_estimate) * INDEX_BUILD_SECONDS
+            build = (rows + (table.rows_estimate or 0)) * INDEX_BUILD_SECONDS
             if insert <= build:
                 reason = "building it again would take longer than the inserts"
             elif insert - build < _LEAST_GAIN_SECONDS:
@@ -80,7 +80,7 @@ def which_keys(
             reason = "as asked"
         if reason is None and not table.owned:
             reason = "only the owner of the table may drop it"
-        gain = rows * check_seconds(key) - (rows + table.rows_estimate) * KEY_VALIDATE_SECONDS
+        gain = rows * check_seconds(key) - (rows + (table.rows_estimate or 0)) * KEY_VALIDATE_SECONDS
         slower = gain < _LEAST_GAIN_SECONDS
         if reason is None and options.indexes == "auto" and slower and not (key.to_itself and dropped):
             reason = "validating it again would gain less than half a second"

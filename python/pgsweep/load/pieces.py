@@ -77,6 +77,8 @@ class PieceRun:
         self._listener, self._table = running.listener, running.document.table
         self._before = before
         self._resumed = self._stays = resumed
+        earlier = read_pieces(self.control, self._load_id) if resumed else []
+        self._rows_before = sum(piece.rows for piece in earlier)
         self._begin = time.monotonic()
         self._wal = wal_position(running.control)
         self._steps: list[LoadStep] = []
@@ -352,6 +354,7 @@ class PieceRun:
             ended=ended,
             load_id=self._load_id.id,
             rows=rows,
+            copied_rows=rows - self._rows_before,
             rejected=len(read_rejects(self.control, self._load_id)),
             copied_bytes=sum(piece.bytes for piece in pieces),
             seconds=round(time.monotonic() - self._begin, 3),

@@ -47,7 +47,7 @@ from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts, hindering
 from pgsweep.pg.load_code import Code
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import UNLOGGED, JournalObject
-from pgsweep.pg.load_work import unlogged_change
+from pgsweep.pg.load_work import is_empty, unlogged_change
 from pgsweep.plain import quoted_where_needed
 from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadFunction, LoadObject, LoadPlan
 from pgsweep.units import format_bytes, parse_bytes
@@ -99,9 +99,14 @@ def prepare(
     if whole is not None:
         choices.append(LoadChoice(what="statements", choice="one COPY for each file", reason=whole))
     freeze = _freezes(catalog, options, single=single, dropping=dropping)
-    if freeze:
-        why = f"the table is truncated in the same transaction{without_wal(table.wal_level)}"
-        choices.append(LoadChoice(what="freezing", choice="COPY FREEZE, if the table is empty", reason=why))
+    # A partition that is to be made has no oid yet.
+    if freeze and table.oid and not is_empty(connection, table):
+        freeze = False
+        if options.freeze:
+            choices.append(LoadChoice(what="freezing", choice="none", reason="the table has rows"))
+    elif freeze:
+        why = f"the table is empty, and truncated in the same transaction{without_wal(table.wal_level)}"
+        choices.append(LoadChoice(what="freezing", choice="COPY FREEZE", reason=why))
     jobs, measure, why = _jobs(connection, options, inputs, single=single, size=size, stray=stray)
     sessions = f"1 or {jobs}, measured while the first pieces are copied" if measure else str(jobs)
     choices.append(LoadChoice(what="sessions", choice=sessions, reason=why))
@@ -511,7 +516,7 @@ def _estimate(
 ) -> LoadEstimate:
     if records is None or size is None:
         return LoadEstimate(records=None, bytes=size, seconds=None, wal_bytes=None, certainty="assumed")
-    rows = records + catalog.table.rows_estimate
+    rows = records + (catalog.table.rows_estimate or 0)
     seconds = size / COPY_BYTES_PER_SECOND
     if unlogged:
         seconds += size / REWRITE_BYTES_PER_SECOND

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -145,6 +147,7 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
     """Return the error of a record that the server refuses."""
     entry, number = document.inputs[chunk.file], bad.record
     place = ""
+    records = None
     if chunk.records is not None and (number is not None or bad.line is not None):
         records = records_of(entry, document.options, chunk)
         if number is None:
@@ -158,6 +161,8 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
         place = f", row {bad.line}"
     place += f", column {bad.column}" if bad.column else ""
     hint = "correct it, or have such records written to a file: --rejects FILE"
+    if bad.by_encoding and document.options.encoding is None and records is not None and number is not None:
+        hint = _hint_of_encoding(records[number]) + hint
     if document.target.format == "binary":
         hint = "correct the program that writes the file"
     if document.options.partition_of is not None and BOUND_CHECK in bad.reason:
@@ -174,6 +179,18 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
         cause=f"the server refuses the record; nothing of {whole} is in the table",
         hint=hint,
     )
+
+
+def _hint_of_encoding(record: bytes) -> str:
+    """Return the question whether a record is in an encoding of one byte a character, where it may be."""
+    with suppress(UnicodeDecodeError):
+        if b"\0" in record or record.decode():
+            return ""
+    with suppress(UnicodeDecodeError):
+        # WIN1252 has characters where LATIN1 has only codes for control.
+        name = "WIN1252" if re.search(b"[\x80-\x9f]", record) and record.decode("cp1252") else "LATIN1"
+        return f"is the file in another encoding? --encoding {name}; else "
+    return ""
 
 
 def refused_somewhere(bad: BadRow) -> Refused:

@@ -184,14 +184,12 @@ def carry_out(
             _refuse_unfinished(control, oid, agreed.table)
             load_id = LoadId(schema, str(uuid.uuid4()))
             place = journal_place(journal, load_id.id)
-            if place is None:
-                listener.note(
-                    "there is no folder for a local journal ($XDG_STATE_HOME); name a file: --journal FILE"
-                )
+            if isinstance(place, str):
+                listener.note(f"no local journal is written: {place}; name a file: --journal FILE")
             document = msgspec.structs.replace(
                 document,
                 first_xid=_first_xid(control, catalog),
-                journal=None if place is None else str(place),
+                journal=None if isinstance(place, str) else str(place),
             )
             run = PieceRun(Running(conninfo, control, load_id, document, listener, stop), catalog.facts)
             with run.said():

@@ -152,6 +152,7 @@ def load_in_one(
         ended=ended,
         load_id="",
         rows=work.state.rows,
+        copied_rows=work.state.rows,
         rejected=len(work.rejects),
         copied_bytes=work.state.done_bytes,
         seconds=round(time.monotonic() - begin, 3),

@@ -56,7 +56,7 @@ def check_unlogged(catalog: Catalog, options: LoadOptions, *, firing: bool) -> N
         raise UsageError(
             f"{table.quoted} cannot be made UNLOGGED for the load", cause=why, hint="leave out --unlogged"
         )
-    if table.rows_estimate > 0:
+    if table.rows_estimate:
         raise not_empty(table.quoted)
 
 

@@ -20,7 +20,7 @@ from psycopg.errors import (
     UndefinedTable,
 )
 
-from pgsweep.errors import ConnectionFailed
+from pgsweep.errors import ConnectionFailed, ConnectionLost
 
 __all__ = [
     "AdminShutdown",
@@ -72,13 +72,13 @@ def first_line(error: BaseException) -> str:
     return line.rstrip()[:1000] or type(error).__name__
 
 
-def connection_lost(reason: str | None = None) -> ConnectionFailed:
+def connection_lost(reason: str | None = None) -> ConnectionLost:
     """Return the error of a session that has gone.
 
     Args:
         reason: the server's or libpq's words, where there are any.
     """
-    return ConnectionFailed(
+    return ConnectionLost(
         "the connection was lost" + (f": {reason}" if reason else ""),
         cause="the server was stopped, restarted or crashed, or an administrator ended the session",
         hint="see the server's log; is it running again? pg_isready",

@@ -41,7 +41,7 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     published: bool
     table_bytes: int
     index_bytes: int
-    rows_estimate: int
+    rows_estimate: int | None
     partitions: int
     foreign_partitions: bool
     insert_triggers: bool

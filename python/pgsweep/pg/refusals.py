@@ -23,6 +23,8 @@ from pgsweep.pg.unanswered import NO_SESSION, NO_SESSION_CAUSE, NO_SESSION_HINT
 from pgsweep.pg.wire import TooLong
 from pgsweep.plain import decode_name, shell_word, sql_identifier
 
+NO_DATABASE: Final = "there is no such database"
+
 _NO_ENTRY: Final = "this user may not enter the socket's folder"
 
 # Message pattern, likely cause, next step; the first match counts. libpq gives no SQLSTATE for a refused
@@ -44,7 +46,7 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
         "over the socket the server lets in only the system user of the same name",
         "{as_role}connect by TCP: -h localhost",
     ),
-    (r'database "[^"]*" does not exist', "there is no such database", "psql -l lists them; choose: -d NAME"),
+    (r'database "[^"]*" does not exist', NO_DATABASE, "psql -l lists them; choose: -d NAME"),
     (r'role "[^"]*" does not exist', "there is no such role", "name another: -U NAME"),
     (
         r"not permitted to log in",

@@ -14,9 +14,10 @@ from typing import Final, Literal
 
 import psycopg
 
-from pgsweep.errors import PgsweepError
+from pgsweep.errors import ConnectionFailed, ConnectionLost, PgsweepError
 from pgsweep.pg.connect import Connection, connect, same_server
 from pgsweep.pg.queries import load
+from pgsweep.pg.refusals import NO_DATABASE
 
 SessionEnding = Literal["server", "session", "dropped", "connection"]
 
@@ -24,6 +25,17 @@ _ELSEWHERE: Final = ("postgres", "template1")
 """Databases to ask in where the session's own does not accept one; initdb makes both."""
 
 _ADMIN_SHUTDOWN: Final = "57P01"
+
+
+def say_if_dropped(lost: ConnectionLost, conninfo: str) -> None:
+    """Give the error of a lost session another cause where its database no longer exists."""
+    try:
+        connect(conninfo).close()
+    except ConnectionFailed as refusal:
+        if refusal.cause == NO_DATABASE:
+            lost.cause, lost.hint = "the database was dropped; the server runs on", refusal.hint
+    except PgsweepError:
+        pass
 
 
 class SessionWatch:

@@ -93,7 +93,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         table: schema and name, quoted as SQL has them.
         kind: `table` or `partitioned table`.
         persistence: `logged` or `unlogged`.
-        rows: the server's estimate.
+        rows: the server's estimate; null where the table has rows and was never analyzed.
         referenced_by: foreign keys of other tables.
         strategy: `pieces` (many transactions with a journal) or `one transaction`.
         given_up: what does not hold while the load runs.
@@ -107,7 +107,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     kind: str
     persistence: str
-    rows: int
+    rows: int | None
     table_bytes: int
     index_bytes: int
     partitions: int
@@ -150,6 +150,7 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
             journal was removed).
         load_id: names the journal.
         rows: in the table by this load.
+        copied_rows: of these, by this run; the others by earlier ones.
         rejected: records that were written to the file of rejects.
         copied_bytes: of the files, uncompressed.
         resumed: the load was begun by an earlier run.
@@ -162,6 +163,7 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
     ended: str
     load_id: str
     rows: int
+    copied_rows: int
     rejected: int
     copied_bytes: int
     seconds: float

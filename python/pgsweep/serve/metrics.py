@@ -136,7 +136,8 @@ class _Found:
 
 def _add_state(found: _Found, watched: Watched) -> None:
     name, head = [watched.config.name], watched.head
-    found.add("up", name, 0.0 if head is None else 1.0)
+    if watched.state != "starting":
+        found.add("up", name, 0.0 if head is None else 1.0)
     if head is not None:
         found.add("collect_duration_seconds", name, head.look_seconds)
         found.add("collect_interval_seconds", name, head.interval_seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from pgsweep.advice.huge_pages import LEAST_SHARE
 from pgsweep.host.hugepages import HugePages, read_huge_pages
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.manager import Source, read_sources
@@ -29,7 +30,8 @@ def standing_of(connection: Connection, seen: MemoryResult | None) -> ServeStand
     used = missing = None
     if seen is not None and wanted is not None and seen.huge_pages is not None:
         used = wanted if seen.huge_pages else 0
-        missing = 0 if seen.huge_pages else pages_missing(sources, wanted, read_huge_pages())
+        pays = seen.totals.page_tables_bytes >= LEAST_SHARE * seen.host.memory_bytes
+        missing = 0 if seen.huge_pages else pages_missing(sources, wanted, read_huge_pages(), pays=pays)
     memory = None if seen is None or seen.place is None else seen.place.memory
     return ServeStanding(
         huge_pages_wanted=wanted,
@@ -54,14 +56,18 @@ def pages_wanted(sources: Mapping[str, Source]) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def pages_missing(sources: Mapping[str, Source], wanted: int, pool: HugePages | None) -> int:
+def pages_missing(sources: Mapping[str, Source], wanted: int, pool: HugePages | None, *, pays: bool) -> int:
     """Return how many huge pages are wanted beyond those that the kernel has free in its usual size.
 
     With the defaults (`huge_pages = try`, no size named) and a kernel without huge pages none are missing:
     that is how PostgreSQL is installed, and no fault.
+
+    Args:
+        pays: page tables take so much of the memory that `advise` has huge pages set; otherwise none are
+            missing where `huge_pages` is `try`.
     """
     named = sources["huge_page_size"].value if "huge_page_size" in sources else "0"
     usual = pool is not None and named in ("0", str(pool.size_bytes // 1024))
     free = max(0, pool.free) if pool is not None and usual else 0
-    unmeant = named == "0" and (pool is None or pool.total == 0) and sources["huge_pages"].value == "try"
-    return 0 if unmeant else max(0, wanted - free)
+    unmeant = not pays or (named == "0" and (pool is None or pool.total == 0))
+    return 0 if unmeant and sources["huge_pages"].value == "try" else max(0, wanted - free)

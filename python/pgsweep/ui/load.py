@@ -71,7 +71,7 @@ def _what(plan: LoadPlan) -> str:
     words = [f"a {plan.kind}" if plan.persistence == "logged" else f"an {plan.persistence} {plan.kind}"]
     if plan.partitions:
         words.append(counted(plan.partitions, "partition"))
-    words.append(f"about {counted(plan.rows, 'row')}")
+    words.append("never analyzed" if plan.rows is None else f"about {counted(plan.rows, 'row')}")
     words.append(f"{format_bytes(plan.table_bytes)} and {format_bytes(plan.index_bytes)} of indexes")
     return ", ".join(words)
 
@@ -97,10 +97,16 @@ def _objects(objects: Sequence[LoadObject], terminal: Terminal) -> list[str]:
 
 
 def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> list[str]:
-    rate = outcome.rows / outcome.seconds if outcome.seconds else 0.0
+    copied = outcome.copied_rows
+    loaded = f"loaded into {plan.table}"
+    if outcome.resumed:
+        loaded += f", {count(copied) if copied else 'none'} of them by this run,"
+    loaded += f" in {seconds(outcome.seconds)}"
+    if copied and outcome.seconds:
+        loaded += f" ({count(copied / outcome.seconds)} rows/s)"
     rows, are = counted(outcome.rows, "row"), "is" if outcome.rows == 1 else "are"
     head = {
-        "loaded": f"{rows} loaded into {plan.table} in {seconds(outcome.seconds)} ({count(rate)} rows/s)",
+        "loaded": f"{rows} {loaded}",
         "rolled back": f"the load of {plan.table} is undone, in {seconds(outcome.seconds)}",
         "interrupted": f"interrupted: {rows} {are} in {plan.table}, the load is not finished",
         "kept as it is": f"{plan.table} is kept as it is: {rows}, without the objects missing below",

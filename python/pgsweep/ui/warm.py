@@ -43,7 +43,8 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
     """Return the plan or its outcome; of a dry run the statements."""
     if result.action == "dry run":
         return _statements_text(result)
-    rows, catalogs = _parted(result.relations)
+    # The first N are shown as they are: of a role that may read nothing else, all are catalogs.
+    rows, catalogs = _parted(result.relations) if result.relations_found is None else (result.relations, [])
     cut = terminal.interactive and result.relations_found is None
     hidden = max(0, len(rows) - _ROWS_SHOWN) if cut else 0
     parts = [_wrapped([_head(result), *_plan_lines(result)], terminal)]

@@ -30,9 +30,13 @@ SELECT c.oid::int8,
                  WHERE p.isleaf), pg_catalog.pg_table_size(c.oid))::int8 AS table_bytes,
        coalesce((SELECT pg_catalog.sum(pg_catalog.pg_indexes_size(p.relid::oid)) FROM pg_catalog.pg_partition_tree(c.oid) AS p
                  WHERE p.isleaf), pg_catalog.pg_indexes_size(c.oid))::int8 AS index_bytes,
-       coalesce((SELECT pg_catalog.sum(greatest(l.reltuples, 0)) FROM pg_catalog.pg_partition_tree(c.oid) AS p
-                 JOIN pg_catalog.pg_class AS l ON l.oid = p.relid::oid WHERE p.isleaf),
-                greatest(c.reltuples, 0))::int8 AS rows_estimate,
+       -- reltuples is -1 where VACUUM and ANALYZE have not counted yet.
+       (SELECT CASE WHEN pg_catalog.bool_and(l.reltuples >= 0 OR pg_catalog.pg_relation_size(l.oid) = 0)
+                    THEN pg_catalog.sum(greatest(l.reltuples, 0)) END
+        FROM pg_catalog.pg_class AS l
+        WHERE l.oid = c.oid AND c.relkind <> 'p'
+           OR l.oid IN (SELECT p.relid::oid FROM pg_catalog.pg_partition_tree(c.oid) AS p WHERE p.isleaf))::int8
+           AS rows_estimate,
        (SELECT pg_catalog.count(*) FROM pg_catalog.pg_partition_tree(c.oid) AS p WHERE p.isleaf AND p.relid::oid <> c.oid) AS partitions,
        EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) AS p
                JOIN pg_catalog.pg_class AS l ON l.oid = p.relid::oid WHERE l.relkind = 'f') AS foreign_partitions,
