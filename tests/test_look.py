@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pgsweep.sizing import look
 from pgsweep.sizing.clock import USUAL
+from pgsweep.sizing.estimate import without_unknown
 from pgsweep.sizing.look import Look, LookBounds
 from tests.fix_pool import Seen, record, truth, zipf_pages
 
@@ -105,3 +106,11 @@ def test_a_recording_of_less_than_a_pass_is_rough_and_holds(monkeypatch: pytest.
     monkeypatch.setattr(look, "_least", None)
     some = model.estimate(SIZES[1:4])
     assert some.miss_ratio.tolist() == found.miss_ratio[1:4].tolist()
+
+
+def test_a_size_that_no_mixture_fills_is_not_known_from_one_look() -> None:
+    tiny = BUFFERS // 200
+    model = watched(load(0.9, 0.3), 0.3, snapshots=6).model(hand_seen=True)
+    for found in (model.estimate([tiny, BUFFERS]), model.changed([]).estimate([tiny, BUFFERS])):
+        assert (found.low[0], found.high[0]) == (0, 1)
+        assert without_unknown(found)[1] == [tiny]

@@ -45,9 +45,14 @@ def one_look(
         sizes_blocks: of the pool.
         changed: the curve of a changed load by the fitted rates; its bounds are as far away, in proportion,
             as those of the load as it is.
+
+    Returns:
+        Where nothing is known of a size its interval is from 0 to 1.
     """
     rate, totals = load.pool.sampling_rate, load.totals
-    relative = bounds.interval([round(size * rate) for size in sizes_blocks])
+    found = bounds.interval([round(size * rate) for size in sizes_blocks])
+    known = np.isfinite(found[0])
+    relative = [np.where(known, bound, 1.0) for bound in found]
     today = totals.miss_ratio - load.temporary_ratio
     point, low, high = (load.temporary_ratio + today * ratio for ratio in relative)
     # Today's misses are known to so much; what is in proportion to them, too.
@@ -56,4 +61,5 @@ def one_look(
     if changed is not None:
         low, high = (changed * bound / np.maximum(point, 1e-9) for bound in (low, high))
         point = changed
-    return np.minimum(point, 1.0), np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
+    low, high = np.where(known, np.clip((low, high), 0.0, 1.0), [[0.0], [1.0]])
+    return np.where(known, np.minimum(point, 1.0), 1.0), low, high
