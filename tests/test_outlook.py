@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsweep.evidence import outlook
+from pgsweep.evidence import outlook, snapshot_schedule
 from pgsweep.evidence.outlook import UNPREDICTABLE, Judge, Outlook, Refusal
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
@@ -129,3 +129,13 @@ def test_a_recording_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.Mo
     assert evidence.complete
     assert evidence.meta.ended_by == UNPREDICTABLE
     shutil.rmtree(tmp_path / "x.evidence")
+
+
+def test_a_recording_that_ends_at_its_limit_says_what_was_missing(
+    server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlook, "LEAST_SECONDS", 1.0)
+    monkeypatch.setattr(snapshot_schedule, "MOST_SECONDS", 3.0)
+    result = record_sql(server.conninfo(), tmp_path / "x.evidence", judge=Judge(lambda _: SHORT))
+    assert result.ended_by == "limit"
+    assert any("when last looked at: too short; record for longer" in one for one in result.warnings)

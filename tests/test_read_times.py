@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pgsweep.evidence.store import TABLES, EvidenceMeta
+from pgsweep.advice.gather import advise_from
+from pgsweep.evidence.store import TABLES, Evidence, EvidenceMeta
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.throughput.read_times import read_times
 from pgsweep.sizing.throughput.timed_reads import timed_reads, waited_per_second
@@ -58,6 +60,9 @@ def timed(stretches: dict[tuple[float, float], dict[int, int]]) -> dict[str, Any
         name: np.array(column)
         for name, column in zip(TABLES["read_times"], zip(*rows, strict=True), strict=True)
     }
+
+
+EVIDENCE = Path(__file__).parent / "answers" / "evidence"
 
 
 def of(recorded: Recorded) -> Any:
@@ -125,3 +130,17 @@ def test_few_reads_say_nothing() -> None:
     recorded = Recorded(0.0, timing="off")
     recorded._timed = timed({(0.0, 1.0): {4000: 99}})
     assert of(recorded) is None
+
+
+def test_what_sessions_wait_today_is_what_the_server_measured() -> None:
+    path = EVIDENCE / "trace-drops-18"
+    observation = Observation(Evidence.open(path))
+    times, reads = read_times(observation), observation.counters.rate("database", "shop", "blks_read")
+    assert times is not None
+    assert reads is not None
+    # A trace without a throughput; no read from disk is predicted.
+    advice = advise_from(path, None, memory_bytes=None, loss=None, seed=1, kept=False)
+    today = next(point for point in advice.points if point.shared_buffers_bytes == 1 << 20)
+    assert today.wait_low <= reads * times.mean_seconds <= today.wait_high
+    assert today.wait_ratio == pytest.approx(reads * times.mean_seconds, rel=0.05)
+    assert advice.copy_seconds == pytest.approx(times.mean_seconds)

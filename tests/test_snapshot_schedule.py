@@ -124,6 +124,7 @@ def test_the_schedule_keeps_its_duty_and_ends() -> None:
     assert schedule.share <= 0.025
     assert schedule.reason_to_end(LEAST_SECONDS + 1) == "enough"
     assert schedule.reason_to_end(LEAST_SECONDS - 1) is None
+    assert schedule.reason_to_end(600) == "limit", "a judge may have refused what is enough until then"
     for cost_seconds, interval_seconds in ((1.0, 10), (0.2, 2.5)):
         long = SnapshotSchedule(cost_seconds, seconds=10, max_snapshots=None, clock=PassClock(8192), rng=rng)
         assert long.interval_seconds == interval_seconds

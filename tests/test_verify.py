@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -426,6 +427,21 @@ def test_what_counts_as_another_load() -> None:
     assert changed(load({"public.a": 0.5, "public.b": 0.5}), restless) == []
     assert changed(load(before.shares, accesses=20)) == ["page accesses per transaction"]
     assert changed(load(before.shares, rows=3)) == ["rows written per transaction"]
+
+
+def test_a_change_of_the_load_is_said_of_what_was_before() -> None:
+    before = load({"public.a": 1.0}, accesses=90, rows=1.6)
+    workload = compare_loads(before, load(before.shares, accesses=121.5, rows=176))
+    evidence, plain = Path(__file__).parent / "answers" / "evidence", Terminal(width=100, unicode=False)
+    result = verify(evidence / "sql-before-15", evidence / "sql-after-15")
+    text = VIEW.text(structs.replace(result, workload=workload), plain)
+    assert re.search(r"accesses per transaction .* \+35\.0% +-10% to \+11% +changed", text)
+    assert re.search(r"rows written per transaction .* 110 times +-20% to \+25% +changed", text)
+    restless = load(before.shares, half=0.4)
+    text = VIEW.text(structs.replace(result, workload=compare_loads(restless, before)), plain)
+    assert re.search(r"accesses per transaction .* any\b", text)
+    none = compare_loads(load(before.shares, rows=0), before)
+    assert "from none" in VIEW.text(structs.replace(result, workload=none), plain)
 
 
 def test_how_far_the_load_itself_moved() -> None:

@@ -111,11 +111,12 @@ class SnapshotSchedule:
             return "limit"
         if self.seconds is not None:
             return "time" if now >= self.seconds and self._clock.snapshots else None
+        if now >= MOST_SECONDS:
+            # Before "enough", which a judge may refuse again and again.
+            return "limit"
         if now >= LEAST_SECONDS and self._clock.suffices:
             return "enough"
-        if now >= STILL_SECONDS and math.isinf(self._clock.pass_seconds):
-            return "still"
-        return "limit" if now >= MOST_SECONDS else None
+        return "still" if now >= STILL_SECONDS and math.isinf(self._clock.pass_seconds) else None
 
     @property
     def wanted_seconds(self) -> float:

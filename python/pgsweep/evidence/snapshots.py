@@ -247,9 +247,14 @@ class Recording:
             why = self._outlook.refusal.why
             if ended_by == UNPREDICTABLE:
                 self._advice = [f"no prediction is possible: {why}"]
-            elif self._judge is not None and self._judge.decides and ended_by in ("limit", "time"):
+            elif self._judge is not None and ended_by in ("limit", "time"):
                 longer = format_minutes(2 * length_seconds)
-                self._advice = [f"not as asked: {why}; record for longer, such as {longer}"]
+                if self._judge.decides:
+                    self._advice = [f"not as asked: {why}; record for longer, such as {longer}"]
+                elif ended_by == "limit":
+                    self._advice.append(
+                        f"not enough when last looked at: {why}; record for longer, such as {longer}"
+                    )
         if not self._backend.is_seen:
             worked_seconds = log.spent_seconds + self._spent_seconds * self._view.loads_server
         measured = worked_seconds / length_seconds

@@ -44,7 +44,8 @@ class WorkloadChange(msgspec.Struct, frozen=True, kw_only=True):
         name: what it is.
         before: in the first recording; null for the mix of relations, which is not a single number.
         after: in the second.
-        difference: between them, from 0; of the mix, the share of the accesses that went elsewhere.
+        difference: between them, from 0, as a share of the larger one; of the mix, the share of the accesses
+            that went elsewhere.
         usual: what counts as the same load.
         changed: it is more than that.
         detail: what differs most, in words.

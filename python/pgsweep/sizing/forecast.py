@@ -302,6 +302,7 @@ class _Composition:
         if before is not None:
             known = None if before.memory is None else before.memory.costs
             return known or read_costs(self._observation.server.copy_seconds)
-        if self._prediction.pools is None:
-            return costs_by_times(self._observation, memory, result.observed.shared_buffers_bytes)
-        return read_costs(self._observation.server.copy_seconds, throughput)
+        by_loop = read_costs(self._observation.server.copy_seconds, throughput)
+        if self._prediction.pools is not None and by_loop.disk_read_kind == "measured":
+            return by_loop
+        return costs_by_times(self._observation, memory, result.observed.shared_buffers_bytes)

@@ -106,13 +106,33 @@ def _load(result: VerifyResult) -> Table[WorkloadChange]:
         Column("the load", lambda one: one.name, left=True),
         Column("before\nmeasured", lambda one: _amount(one, one.before), page="before", group=MEASURED),
         Column("after\nmeasured", lambda one: _amount(one, one.after), page="after", group=MEASURED),
-        Column("difference", lambda one: format_percent(one.difference, 1), group=MEASURED),
-        Column("usual up to", lambda one: format_percent(one.usual), group=MEASURED),
+        Column("change", _change, group=MEASURED),
+        Column("usual", _usual, group=MEASURED),
         Column("", lambda one: "changed" if one.changed else "", left=True, only="text"),
         Column("", lambda one: "changed" if one.changed else "as before", left=True, only="page"),
         Column("most", lambda one: one.detail, left=True, only="page"),
     ]
     return Table(columns, result.workload)
+
+
+def _change(one: WorkloadChange) -> str:
+    """Return by how much it is more or less than before; of the mix, which share of the accesses moved."""
+    if one.before is None or one.after is None or one.difference == 0:
+        return format_percent(one.difference, 1)
+    if one.before == 0:
+        return "from none"
+    ratio = one.after / one.before
+    return f"{count(ratio)} times" if ratio > 2 else format_percent(ratio - 1, 1, sign=True)
+
+
+def _usual(one: WorkloadChange) -> str:
+    """Return what counts as the same load, of what `_change` says; `usual` is a share of the larger value."""
+    if one.before is None:
+        return f"up to {format_percent(one.usual)}"
+    if one.usual >= 1:
+        return "any"
+    more = one.usual / (1 - one.usual)
+    return f"{format_percent(-one.usual, sign=True)} to {format_percent(more, sign=True)}"
 
 
 def _amount(one: WorkloadChange, number: float | None) -> str:

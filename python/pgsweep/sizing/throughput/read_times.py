@@ -107,9 +107,13 @@ def costs_by_times(observation: Observation, memory: MemoryPrediction, today_byt
         return costs
     share = 1 - found
     if share < _LEAST_DISK_SHARE:
-        # Hardly any disk read is in the mean, so it says nothing of one.
-        copies = min(times.mean_seconds, times.copy_seconds[1])
-        return msgspec.structs.replace(costs, copy_seconds=copies, copy_kind="measured")
+        # Hardly any disk read is predicted, so the mean says nothing of one: all misses take what they did.
+        return msgspec.structs.replace(
+            costs,
+            disk_read_seconds=max(costs.disk_read_seconds, times.mean_seconds),
+            copy_seconds=times.mean_seconds,
+            copy_kind="measured",
+        )
     copies = min(costs.copy_seconds, times.mean_seconds)
     return msgspec.structs.replace(
         costs,
