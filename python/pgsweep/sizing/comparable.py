@@ -92,7 +92,7 @@ def other_sessions(before: Observation, after: Observation) -> str | None:
     if abs(now.count - was.count) > _SESSIONS_CHANGED * max(now.count, was.count):
         counts = [format_plain(round(one.count, 1)) for one in (was, now)]
         return (
-            "the throughput is not compared: the number of sessions that were connected was "
+            "the throughput is not compared: the number of connected sessions was "
             f"{counts[0]} before, and is {counts[1]} now"
         )
     longer = now.pause_seconds - was.pause_seconds
