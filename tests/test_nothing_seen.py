@@ -138,6 +138,14 @@ def test_a_trace_killed_before_its_first_access_was_written(tmp_path: Path) -> N
     assert holds_nothing(path)
 
 
+def test_a_trace_whose_first_access_is_not_written_yet(tmp_path: Path) -> None:
+    path = tmp_path / "a.evidence"
+    with EvidenceWriter(path, msgspec.structs.replace(META, shared_buffers_blocks=100)) as writer:
+        writer.append("accesses", accesses(1000))
+        assert "no accesses had been written yet: the recording is still under way" in said(path)
+        assert not holds_nothing(path)
+
+
 def test_snapshots_that_end_before_the_counters_were_read_again(tmp_path: Path) -> None:
     whole = Evidence.open(LOAD.write_snapshots(tmp_path / "a.evidence", 20_000, 4))
     path = tmp_path / "b.evidence"

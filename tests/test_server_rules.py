@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import psycopg
 import pytest
 
 from pgsweep._native import BULKREAD, VACUUM
@@ -185,3 +186,17 @@ def test_advise_refuses_evidence_of_another_version_or_block_size(server: Cluste
         with pytest.raises(UsageError, match="was recorded on another server") as caught:
             advise(mine, conninfo=server.conninfo())
         assert caught.value.cause is not None and words in caught.value.cause
+
+
+def test_advise_says_whether_a_server_is_another_or_was_changed(server: Cluster, tmp_path: Path) -> None:
+    with psycopg.connect(server.conninfo()) as connection:
+        row = connection.execute("SELECT system_identifier FROM pg_control_system()").fetchone()
+    assert row is not None
+    for identifier, words in ((str(row[0]), "it was changed since"), ("", "it is another server, or it was")):
+        meta = of(
+            server_version_num=server.version_num, shared_buffers_blocks=77, system_identifier=identifier
+        )
+        mine = written(tmp_path / f"{identifier}.evidence", {}, meta)
+        with pytest.raises(UsageError, match="was recorded with 616kB") as caught:
+            advise(mine, conninfo=server.conninfo())
+        assert caught.value.cause is not None and caught.value.cause.startswith(words)

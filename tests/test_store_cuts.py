@@ -103,6 +103,9 @@ def test_kill_of_the_writer_keeps_complete_parts(tmp_path: Path) -> None:
         for line in process.stdout:
             if int(line) >= 20:
                 break
+        evidence = Evidence.open(path)
+        assert not evidence.complete
+        assert "the recording is still under way" in evidence.warnings[0]
         process.send_signal(signal.SIGKILL)
     evidence = Evidence.open(path)
     assert not evidence.complete

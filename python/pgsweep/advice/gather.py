@@ -414,7 +414,9 @@ def _look_at(conninfo: str, meta: EvidenceMeta, evidence: Path) -> _Now:
         )
         raise UsageError(
             f"shared_buffers is {now}, and `{evidence}` was recorded with {then}",
-            cause="it is another server, or it was changed since",
+            cause="it was changed since: the system identifier is the same, which a standby or a copy has too"
+            if unknown is None
+            else "it is another server, or it was changed since",
             hint="record it as it is now: pgsweep record -o NAME.evidence",
         )
     remarks = [] if unknown is None else [unknown]

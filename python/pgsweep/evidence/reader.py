@@ -16,6 +16,7 @@ from pgsweep.errors import EvidenceError
 from pgsweep.evidence.checks import MOST_TEXT_BYTES, trouble_in, trouble_in_counters
 from pgsweep.evidence.meta import read_meta, unreadable
 from pgsweep.evidence.schema import ADDED_LATER, TABLES, EvidenceMeta
+from pgsweep.evidence.writer import is_being_written
 from pgsweep.plain import shell_word
 from pgsweep.regular import open_regular
 from pgsweep.units import format_count
@@ -45,6 +46,7 @@ class Evidence:
     Attributes:
         meta: the record; for cut evidence `seconds` comes from the last complete part.
         complete: nothing is missing.
+        being_written: it was still being recorded when it was opened.
         warnings: what a user must know about this evidence, in words; the recorder's own included.
         damaged: tables of which a part is missing or damaged, and which part, in words.
     """
@@ -56,8 +58,11 @@ class Evidence:
         parts: dict[str, list[_Part]],
         warnings: list[str],
         damaged: dict[str, str],
+        *,
+        being_written: bool,
     ) -> None:
         self.path = path
+        self.being_written = being_written
         self.meta = meta
         self.warnings = warnings
         self.damaged = damaged
@@ -72,7 +77,10 @@ class Evidence:
             EvidenceError: it is missing, no evidence, broken beyond use, or from a newer pgsweep.
         """
         path = Path(path)
+        # Asked first: a recording that ends meanwhile is complete, and not cut short.
+        held = is_being_written(path)
         meta = read_meta(path)
+        being_written = held and not meta.complete
         warnings = list(meta.warnings)
         parts: dict[str, list[_Part]] = {}
         damaged: dict[str, str] = {}
@@ -82,16 +90,15 @@ class Evidence:
                 damaged[table] = trouble
         if not meta.complete:
             why = f" (ended by: {meta.ended_by})" if meta.ended_by else ""
-            warnings.append(
-                f"the recording was cut short{why}; the evidence is read up to its last complete part"
-            )
+            state = "is still under way" if being_written else f"was cut short{why}"
+            warnings.append(f"the recording {state}; the evidence is read up to its last complete part")
         warnings += damaged.values()
         if damaged or not meta.complete:
             seconds = _seconds_seen(parts, damaged) or meta.seconds
             # The last counters are read after the end of what a closed recording observed.
             seconds = min(seconds, meta.seconds or seconds)
             meta = msgspec.structs.replace(meta, complete=False, seconds=seconds)
-        return cls(path, meta, parts, warnings, damaged)
+        return cls(path, meta, parts, warnings, damaged, being_written=being_written)
 
     def has(self, table: str) -> bool:
         """Return whether a table has at least one row."""

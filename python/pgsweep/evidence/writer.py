@@ -444,16 +444,26 @@ def holds_nothing(path: Path) -> bool:
             return False
         if any(any((path / table).glob("part-*")) for table in _observations(found.get("source"))):
             return False
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except (OSError, msgspec.DecodeError, RecursionError):
+        return False
+    return not is_being_written(path)
+
+
+def is_being_written(path: Path) -> bool:
+    """Return whether a recorder holds a folder of evidence: the kernel frees it of one that was killed."""
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
         return False
     try:
         fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:
-        return False
+        return False  # a file system without locks
     finally:
         os.close(folder)
-    return True
+    return False
 
 
 def _observations(source: object) -> Iterable[str]:

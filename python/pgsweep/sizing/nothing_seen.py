@@ -58,7 +58,8 @@ def nothing_seen(evidence: TraceTables | JoinedEvidence) -> EvidenceError:
             if meta.source != "trace" and _counter_samples(evidence) < 2:
                 title = "holds too little for a prediction"
                 return _cut(evidence, "no second sample of the counters had been written", title)
-            cause = "the load ran in another database, or after the recording was cut short"
+            if not evidence.being_written:
+                cause = "the load ran in another database, or after the recording was cut short"
     return EvidenceError(
         f"nothing happened in the database `{meta.database}` while it was observed",
         cause=cause,
@@ -81,6 +82,12 @@ def _damaged(evidence: Evidence, which: str) -> EvidenceError:
 
 
 def _cut(evidence: Evidence, what: str, title: str = "holds no observation") -> EvidenceError:
+    if evidence.being_written:
+        return EvidenceError(
+            f"`{evidence.path}` {title}",
+            cause=f"{what} yet: the recording is still under way",
+            hint="try again when it has ended",
+        )
     ending = _ENDINGS.get(evidence.meta.ended_by, f" ({evidence.meta.ended_by})")
     return EvidenceError(
         f"`{evidence.path}` {title}",
