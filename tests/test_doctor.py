@@ -360,6 +360,10 @@ def test_what_works_in_another_way_needs_no_ability(wheel18: Cluster) -> None:
         examine(wheel18.conninfo()), abilities=[missing], commands=[*works, other]
     )
     assert "needed for: record --source sql, warm keep\n" in doctor_text(result, Terminal(width=80))
+    # What lacks another ability does not lack this one, where the server's memory is read instead.
+    peek = Ability(name="peek", area="host", available=True, why="", enable=None, needed_for=["warm keep"])
+    read = msgspec.structs.replace(result, abilities=[missing, peek])
+    assert "needed for: record --source sql\n" in doctor_text(read, Terminal(width=80))
 
 
 def test_without_the_host_and_without_extensions_little_can_be_run(

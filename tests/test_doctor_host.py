@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -13,8 +14,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgsweep.doctor import examine
-from pgsweep.errors import MissingAbility
+from pgsweep.doctor import examine, examine_host
+from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.abilities import HostChecks
 from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, shared_memory
 from pgsweep.host.limits import MemoryLimits, memory_limits
@@ -246,11 +247,12 @@ def test_a_running_server_is_named_with_its_port_and_folder(wheel18: Cluster) ->
 def test_sockets_are_seen_by_users_who_may_not_look_into_the_server(wheel18: Cluster) -> None:
     script = textwrap.dedent("""
         import os
-        from pgsweep.host.abilities import HostChecks
+        import pgsweep.host.abilities as abilities
+        abilities._SERVERS_NAMED = 1000
         os.setgroups([])
         os.setgid(54321)
         os.setuid(54321)
-        print(HostChecks(None, "pgsweep doctor").abilities()[0].why)
+        print(abilities.HostChecks(None, "pgsweep doctor").abilities()[0].why)
     """)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/"
@@ -304,3 +306,13 @@ def test_yama_is_said_where_the_servers_user_would_be_refused(tmp_path: Path) ->
         assert "sudo pgsweep cache" in said
         assert words in said
         assert "sudo -u postgres" not in said
+
+
+def test_of_many_servers_of_a_host_the_first_are_named(
+    wheel18: Cluster, debian15: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgsweep.host.abilities._SERVERS_NAMED", 1)
+    found = examine_host("host=127.0.0.1 port=1", ConnectionFailed("refused"))
+    [said] = {one.why for one in found.abilities if "servers that run here" in one.why}
+    assert said.count(" of user ") == 1
+    assert re.search(r", and \d+ more", said)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -117,6 +118,25 @@ pgsweep.mcp._PATIENCE_SECONDS = 0.5
 pgsweep.mcp._PROGRESS_SECONDS = 0.2
 pgsweep.mcp.run({"hangs": sys.argv[1]}, [])
 """
+
+
+def test_a_line_that_is_no_message_is_answered() -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    first = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+    ping = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "ping"})
+    with subprocess.Popen(
+        [str(PGSWEEP), "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as at:
+        assert at.stdin is not None
+        assert at.stdout is not None
+        got = []
+        for line in ("{bad", first, "\n{bad json", '{"id": 3}', ping):
+            at.stdin.write(f"{line}\n")
+            at.stdin.flush()
+            got.append(json.loads(at.stdout.readline()))
+        at.stdin.close()
+    assert [answer["id"] for answer in got] == [None, 1, None, None, 2]
+    assert [got[number]["error"]["code"] for number in (0, 2, 3)] == [-32700, -32700, -32600]
 
 
 def test_an_exported_trace_is_evidence_and_the_folder_beside_it_is_none() -> None:

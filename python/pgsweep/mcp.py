@@ -14,16 +14,28 @@ import functools
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 import anyio
 import msgspec
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp.types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    CallToolResult,
+    ErrorData,
+    InputRequiredResult,
+    JSONRPCError,
+    TextContent,
+    ToolAnnotations,
+)
 from pydantic import ValidationError
 
 from pgsweep import api
@@ -173,6 +185,33 @@ class _Server(MCPServer[Any]):
                 f"`{word}` is {each['input']!r}: not {_type(taken[word])}" for word, each in wrong.items()
             ]
             raise ToolError("\n".join([*said, hint])) from error
+
+    async def run_stdio_async(self) -> None:
+        """Serve over stdin and stdout; what is no message is answered too (JSON-RPC 2.0, 5.1)."""
+        protocol = self._lowlevel_server
+        async with stdio_server() as (read, write), anyio.create_task_group() as group:
+            passed, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+            group.start_soon(_pass_messages, read, passed, write.send)
+            await protocol.run(messages, write, protocol.create_initialization_options())
+
+
+async def _pass_messages(
+    read: AsyncIterable[SessionMessage | Exception],
+    passed: MemoryObjectSendStream[SessionMessage | Exception],
+    answer: Callable[[SessionMessage], Awaitable[None]],
+) -> None:
+    """Pass on what a client sends, and answer what is no message."""
+    async with passed:
+        async for item in read:
+            if not isinstance(item, ValidationError):
+                await passed.send(item)
+                continue
+            [first, *_] = item.errors()
+            error = ErrorData(code=INVALID_REQUEST, message="the line is no message of JSON-RPC 2.0")
+            if first["type"] == "json_invalid":
+                error = ErrorData(code=PARSE_ERROR, message=f"the line is not JSON: {first['msg']}")
+            if str(first["input"]).strip():
+                await answer(SessionMessage(JSONRPCError(jsonrpc="2.0", id=None, error=error)))
 
 
 def _taken(schema: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -22,6 +23,9 @@ from pgsweep.host.yama import why_not_the_same_user
 from pgsweep.records.doctor import Ability, DoctorHost
 from pgsweep.records.place import Place
 from pgsweep.units import format_bytes, format_count
+
+_SERVERS_NAMED: Final = 5
+"""Of the servers of this host, where none is reached."""
 
 READ_THE_POOL: Final = (
     "cache",
@@ -392,10 +396,15 @@ def _running() -> str:
     running = postmasters()
     if not running:
         return "no server runs here"
-    text = f"servers that run here: {', '.join(_described(pid) for pid in running)}"
+    text = f"servers that run here: {_first([_described(pid) for pid in running], ', ')}"
     known = {place_of(pid) for pid in running}
     others = [place for place in listening_sockets() if place not in known] if None in known else []
-    return f"{text}; servers listen here on {'; '.join(others)}" if others else text
+    return f"{text}; servers listen here on {_first(others, '; ')}" if others else text
+
+
+def _first(words: Sequence[str], between: str) -> str:
+    left = len(words) - _SERVERS_NAMED
+    return between.join(words[:_SERVERS_NAMED]) + (f", and {left} more" if left > 0 else "")
 
 
 def _described(pid: int) -> str:

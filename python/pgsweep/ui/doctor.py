@@ -150,6 +150,10 @@ def _command_lines(line: Runnable, room: int, width: int, terminal: Terminal) ->
     return [terminal.paint(head, paint) + first, *(indent + part for part in rest)]
 
 
+_INSTEAD = {"peek": ("pg_buffercache", "pg_monitor"), "pg_buffercache": ("peek",)}
+"""What reads the buffer pool, and in whose place."""
+
+
 def _needed_for(result: DoctorResult, ability: Ability) -> list[str]:
     """Return what an ability is needed for, without the commands that work in another way all the same.
 
@@ -158,6 +162,9 @@ def _needed_for(result: DoctorResult, ability: Ability) -> list[str]:
     if result.server is None:
         return []
     works = {name for line in result.commands if line.state == "works" for name in line.command.split(", ")}
+    for other in result.abilities:
+        if other.available and ability.name in _INSTEAD.get(other.name, ()):
+            works.update(other.needed_for)
     return [name for name in ability.needed_for if name not in works]
 
 
