@@ -243,11 +243,13 @@ class Recording:
         accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
         warnings, self._advice = judged(self._server, self._clock, accesses, was_reset=log.was_reset)
         self._warnings += warnings
-        if self._outlook is not None and self._outlook.refusal is not None:
-            why = self._outlook.refusal.why
+        in_time = ended_by in ("limit", "time")
+        refusal = None if self._outlook is None else self._outlook.end(wait=in_time)
+        if refusal is not None:
+            why = refusal.why
             if ended_by == UNPREDICTABLE:
                 self._advice = [f"no prediction is possible: {why}"]
-            elif self._judge is not None and self._judge.decides and ended_by in ("limit", "time"):
+            elif self._judge is not None and self._judge.decides and in_time:
                 longer = format_minutes(2 * length_seconds)
                 self._advice = [f"not as asked: {why}; record for longer, such as {longer}"]
         if not self._backend.is_seen:
