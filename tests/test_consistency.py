@@ -259,8 +259,8 @@ def test_a_catalog_that_changes_is_followed(
 
 def test_an_index_that_takes_over_counters_is_not_counted_twice() -> None:
     """REINDEX CONCURRENTLY, seen in the midst of a window: the new index has all that the old one had."""
-    rows = [(0, "1", 1000.0), (10, "1", 1100.0), (20, "2", 1250.0), (30, "2", 1300.0)]
-    database = [(0, 5000.0), (10, 5100.0), (20, 5250.0), (30, 5300.0)]
+    rows = [(0, "1", 1000.0), (10, "1", 1100.0), (18, "2", 1250.0), (30, "2", 1300.0)]
+    database = [(0, 5000.0), (10, 5100.0), (18, 5250.0), (30, 5300.0)]
     counters: Columns = {
         "seconds": np.array([row[0] for row in (*rows, *database)], dtype=float),
         "scope": np.array(["relation"] * 4 + ["database"] * 4, dtype=object),
@@ -282,6 +282,23 @@ def test_an_index_that_takes_over_counters_is_not_counted_twice() -> None:
     assert totals.first_half_accesses.tolist() == pytest.approx([100, 150, 0])
     assert totals.second_half_accesses.tolist() == pytest.approx([0, 50, 0])
     assert totals.doubts == []
+
+
+def test_a_hole_in_the_counters_is_no_half_without_misses() -> None:
+    seconds, share = np.array([0.0, 10, 20, 29, 62]), 0.02
+    counters: Columns = {
+        "seconds": np.tile(seconds, 2),
+        "scope": np.full(10, "database", dtype=object),
+        "object": np.full(10, "app", dtype=object),
+        "name": np.repeat(np.array(["blks_read", "blks_hit"], dtype=object), 5),
+        "value": np.concatenate([share * seconds, (1 - share) * seconds]) * 1000,
+    }
+    none: Columns = {
+        name: np.zeros(0, dtype=object if name in {"name", "kind"} else np.int64)
+        for name in ("oid", "table_oid", "name", "kind", "blocks_begin", "blocks_end", "tuples_per_block")
+    }
+    totals = read_totals(counters, none, "app")
+    assert [totals.first_half_miss_ratio, totals.second_half_miss_ratio] == pytest.approx([share, share])
 
 
 @pytest.mark.one_server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,7 +44,13 @@ def decisions(
     left, heard = list(answers), Notes()
     judge = Judge(lambda _: left.pop(0), decides=decides)
     one = Outlook(judge, lambda: PATH, asked_seconds=asked, progress=heard)
-    return [one.decided(reason, now) for now, reason in times], len(answers) - len(left), heard.notes
+    found = []
+    for now, reason in times:
+        decided = one.decided(reason, now)
+        one.wait()
+        found.append(decided or one.decided(reason, now))
+    one.end()
+    return found, len(answers) - len(left), heard.notes
 
 
 def test_enough_is_said_of_what_is_not_refused_only() -> None:
@@ -113,6 +120,23 @@ def test_evidence_is_judged_as_predict_does(name: str, lasting: bool | None, tmp
     # Of several reasons the gravest decides: the others may refuse nothing.
     assert found is None or found.why == verdict.sentences[0]
     assert refusal_of(tmp_path) is None, "nothing can be read there yet"
+
+
+def test_nothing_waits_for_the_judge() -> None:
+    answer, asked = threading.Event(), list[Path]()
+
+    def refusal_of(path: Path) -> Refusal:
+        asked.append(path)
+        assert answer.wait(60)
+        return LASTING
+
+    one = Outlook(Judge(refusal_of), lambda: PATH, asked_seconds=None, progress=Notes())
+    assert [one.decided(None, now) for now in (30, 31, 90)] == [None, None, None]
+    assert one.decided("limit", 91) == "limit", "given up"
+    answer.set()
+    one.wait()
+    assert one.decided(None, 92) == UNPREDICTABLE
+    assert (asked, one.end()) == ([PATH], LASTING)
 
 
 def test_a_recording_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.evidence import snapshots
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.sql import record_sql
@@ -22,6 +23,7 @@ from pgsweep.pg.catalog import estimated_sizes, read_relations, read_server, req
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.queries import load
+from pgsweep.progress import NullListener
 from tests.fix_page import load_running, wait_for_pages
 from tests.fix_process import busyness, wait_until
 from tests.fix_recording import RECORDERS, Heard, Recorder
@@ -342,3 +344,23 @@ def test_progress_says_from_the_start_what_ends_a_recording_without_a_time(
     with pytest.raises(KeyboardInterrupt):
         record_sql(server.conninfo(database), path, seconds=None, progress=heard, stop=stop)
     assert "recording snapshots until there is enough data" in heard.stages
+
+
+@RECORDERS
+def test_a_hole_is_in_the_evidence(
+    record: Recorder, server: Cluster, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "COUNTER_SECONDS", 0.5)
+    path = tmp_path / "x.evidence"
+
+    class HeldUp(NullListener):
+        held = False
+
+        def advance(self, done_seconds: float) -> None:
+            if done_seconds > 1 and not self.held:
+                self.held = True
+                time.sleep(2)
+
+    record(server.conninfo(database), path, seconds=4, progress=HeldUp())
+    said = [text for text in Evidence.open(path).warnings if text.startswith("nothing was sampled for ")]
+    assert len(said) == 1

@@ -141,6 +141,7 @@ class CounterTable:
 
     Attributes:
         sampled_seconds: when the last sample was read.
+        hole: the longest time between two samples, and when it began, in seconds.
         was_reset: the statistics of the recording's database were reset meanwhile.
     """
 
@@ -149,6 +150,7 @@ class CounterTable:
         self._database = writer.meta.database
         self._sample = 0
         self.sampled_seconds = 0.0
+        self.hole = 0.0, 0.0
         # By scope and name, then by object: of 100,000 relations each has several.
         self._last: dict[tuple[str, str], dict[str, float]] = {}
         self.was_reset = False
@@ -184,6 +186,7 @@ class CounterTable:
             ours = counter.scope == "database" and counter.object == self._database
             self.was_reset |= ours and counter.value < last.get(counter.object, 0.0)
             last[counter.object] = counter.value
+        self.hole = max(self.hole, (seconds - self.sampled_seconds, self.sampled_seconds))
         self.sampled_seconds = seconds
         self._sample += 1
 

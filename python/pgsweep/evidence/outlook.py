@@ -2,12 +2,14 @@
 
 The recording's own measures (clock passes, snapshots) say how much data there are, and nothing of the load: a
 load that no recording of snapshots can predict has enough of them too. So what was recorded so far is judged
-after half a minute, then at ever longer distances, and before a recording is said to suffice.
+after half a minute, then at ever longer distances, and before a recording is said to suffice. That takes a
+thread of its own, for on a busy machine it is half a minute in which nothing would be sampled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,7 +43,8 @@ class Judge:
     """Judges evidence that is being written.
 
     Attributes:
-        refusal_of: why it is not enough; None where it gives a prediction, or where that is not known.
+        refusal_of: why it is not enough; None where it gives a prediction, or where that is not known. It is
+            called in another thread, while more is written.
         decides: the recording ends as soon as it is enough, not by the recorder's own measures.
     """
 
@@ -72,6 +75,8 @@ class Outlook:
         self._asked_seconds = asked_seconds
         self._progress = progress
         self._due_seconds = LEAST_SECONDS
+        self._thread = ThreadPoolExecutor(1)
+        self._asked: Future[Refusal | None] | None = None
         self.refusal: Refusal | None = None
 
     def decided(self, reason: str | None, now: float) -> str | None:
@@ -84,9 +89,14 @@ class Outlook:
         if self._judge is None or reason not in (None, "enough"):
             return reason
         decides = self._judge.decides
-        if now < self._due_seconds and (decides or reason is None or self.refusal is not None):
+        if self._asked is None:
+            if now >= self._due_seconds or not (decides or reason is None or self.refusal is not None):
+                self._asked = self._thread.submit(self._judge.refusal_of, self._write())
             return None
-        before, self.refusal = self.refusal, self._judge.refusal_of(self._write())
+        if not self._asked.done():
+            return None
+        before = self.refusal
+        self._take()
         self._due_seconds = now * (_LATER if self.refusal is None else _AGAIN)
         if self.refusal is None:
             return "enough" if decides else reason
@@ -95,3 +105,20 @@ class Outlook:
         if before is None:
             self._progress.note(f"not enough yet: {self.refusal.why}")
         return None
+
+    def wait(self) -> None:
+        """Wait until the judge has answered, if it was asked."""
+        if self._asked is not None:
+            wait([self._asked])
+
+    def end(self, *, wait: bool = False) -> Refusal | None:
+        """Ask no more, and return the last refusal; `wait` waits for an answer of a judge that decides."""
+        decides = self._judge is not None and self._judge.decides
+        if self._asked is not None and (self._asked.done() or (wait and decides)):
+            self._take()
+        self._thread.shutdown(wait=False)
+        return self.refusal
+
+    def _take(self) -> None:
+        assert self._asked is not None
+        self.refusal, self._asked = self._asked.result(), None

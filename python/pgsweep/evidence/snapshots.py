@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 COUNTER_SECONDS: Final = 5.0
 """Counters are sampled with every snapshot, and at least this often."""
 
+_HOLE_INTERVALS: Final = 2.0
+"""From so many of them without a sample on the recording has a hole."""
 
 _COUNTER_TRIES: Final = 5
 _COUNTER_PAUSE_SECONDS: Final = 0.04
@@ -243,11 +245,19 @@ class Recording:
         accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
         warnings, self._advice = judged(self._server, self._clock, accesses, was_reset=log.was_reset)
         self._warnings += warnings
-        if self._outlook is not None and self._outlook.refusal is not None:
-            why = self._outlook.refusal.why
+        hole_seconds, hole_begin = log.hole
+        if hole_seconds > _HOLE_INTERVALS * COUNTER_SECONDS:
+            self._warnings.append(
+                f"nothing was sampled for {format_count(hole_seconds)} s, from second "
+                f"{format_count(hole_begin)} on: the recorder or the server was held up"
+            )
+        in_time = ended_by in ("limit", "time")
+        refusal = None if self._outlook is None else self._outlook.end(wait=in_time)
+        if refusal is not None:
+            why = refusal.why
             if ended_by == UNPREDICTABLE:
                 self._advice = [f"no prediction is possible: {why}"]
-            elif self._judge is not None and ended_by in ("limit", "time"):
+            elif self._judge is not None and in_time:
                 longer = format_minutes(2 * length_seconds)
                 if self._judge.decides:
                     self._advice = [f"not as asked: {why}; record for longer, such as {longer}"]

@@ -116,7 +116,8 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         fetched=rates("tup_fetched"),
         accesses=accesses,
     )
-    middle = int(np.searchsorted(seconds, (seconds[0] + seconds[-1]) / 2)) if len(seconds) > 2 else 0
+    # The nearest: around the middle there may be a hole, which is in one half or the other.
+    middle = int(np.argmin(np.abs(seconds - (seconds[0] + seconds[-1]) / 2))) if len(seconds) > 2 else 0
     halves = ((0, middle), (middle, len(seconds) - 1))
     ratios = [_ratio(reads, hits, *half) for half in halves]
     half_accesses = [_relation_accesses(series, oids, *half) * shares for half in halves]
