@@ -150,7 +150,6 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
             journal was removed).
         load_id: names the journal.
         rows: in the table by this load.
-        copied_rows: of these, by this run; the others by earlier ones.
         rejected: records that were written to the file of rejects.
         copied_bytes: of the files, uncompressed.
         resumed: the load was begun by an earlier run.
@@ -158,12 +157,12 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
         journal: the local file, where it stays.
         notes: what is left to the user, with the statements for it.
         headers: the files whose first record was taken for a header.
+        copied_rows: of `rows`, by this run; null in older results.
     """
 
     ended: str
     load_id: str
     rows: int
-    copied_rows: int
     rejected: int
     copied_bytes: int
     seconds: float
@@ -177,6 +176,7 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
     journal: str | None = None
     notes: list[str] = []
     headers: list[str] = []
+    copied_rows: int | None = None
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):

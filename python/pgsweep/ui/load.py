@@ -97,9 +97,9 @@ def _objects(objects: Sequence[LoadObject], terminal: Terminal) -> list[str]:
 
 
 def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> list[str]:
-    copied = outcome.copied_rows
+    copied = outcome.rows if outcome.copied_rows is None else outcome.copied_rows
     loaded = f"loaded into {plan.table}"
-    if outcome.resumed:
+    if outcome.resumed and outcome.copied_rows is not None:
         loaded += f", {count(copied) if copied else 'none'} of them by this run,"
     loaded += f" in {seconds(outcome.seconds)}"
     if copied and outcome.seconds:
