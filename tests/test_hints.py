@@ -25,7 +25,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.consumers import Statements
 from tests.fix_cli import PGSWEEP, run
-from tests.fix_cluster import DEBIAN_BINDIR, own_database
+from tests.fix_cluster import own_database
 
 SUPERUSER, ROLE, DATABASE = "chief", "app", "shop"
 TABLES = """
@@ -190,29 +190,6 @@ def test_doctor_names_what_works(chiefs: Cluster, shop: list[str], tmp_path: Pat
         with psycopg.connect(chiefs.conninfo(), autocommit=True) as connection:
             connection.execute("ALTER SYSTEM RESET ALL")
             connection.execute("SELECT pg_reload_conf()")
-
-
-def test_counting_is_switched_on_by_the_command_that_top_names(tmp_path: Path) -> None:
-    """ALTER SYSTEM alone changes nothing before a reload. From 16 on the server counts without it."""
-    if not DEBIAN_BINDIR.exists():
-        pytest.skip("needs Debian's PostgreSQL 15: apt-get install postgresql-15")
-    settings = {"shared_buffers": "16MB", "track_counts": "off", "autovacuum": "off"}
-    with Cluster.create(DEBIAN_BINDIR, settings) as cluster:
-        cluster.create_extensions("postgres", "pg_buffercache")
-        words = ("top", "--once", "--interval", "100ms", "--json", cluster.conninfo())
-
-        def lacking() -> list[str]:
-            done = run(*words)
-            assert done.returncode == 0, done.stderr
-            missing = json.loads(done.stdout)["missing"]
-            return [one["enable"] for one in missing if one["what"] == "hits and reads"]
-
-        [hint] = lacking()
-        assert "pgsweep doctor -h" in hint
-        found = json.loads(run("doctor", "--json", cluster.conninfo()).stdout)["abilities"]
-        [command] = [one["enable"] for one in found if one["name"] == "track_counts"]
-        paste(cluster, command, tmp_path)
-        assert lacking() == []
 
 
 def test_a_restore_names_the_extension_that_it_lacks(

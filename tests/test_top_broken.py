@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import termios
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +13,7 @@ import pytest
 
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import run
-from tests.fix_cluster import own_database
+from tests.fix_cluster import DEBIAN_BINDIR, own_database
 from tests.fix_process import wait_until
 from tests.fix_screen import screen_of
 
@@ -87,3 +90,29 @@ def test_a_database_that_is_dropped_is_the_cause(wheel18: Cluster) -> None:
     assert failed.returncode == 3, failed.stderr
     assert "the connection was lost" in failed.stderr
     assert "cause: the database was dropped; the server runs on" in failed.stderr
+
+
+def test_counting_is_switched_on_by_the_command_that_top_names() -> None:
+    """ALTER SYSTEM alone changes nothing before a reload. From 16 on the server counts without it."""
+    if not DEBIAN_BINDIR.exists():
+        pytest.skip("needs Debian's PostgreSQL 15: apt-get install postgresql-15")
+    settings = {"shared_buffers": "16MB", "track_counts": "off", "autovacuum": "off"}
+    with Cluster.create(DEBIAN_BINDIR, settings) as cluster:
+        cluster.create_extensions("postgres", "pg_buffercache")
+        words = ("top", "--once", "--interval", "100ms", "--json", cluster.conninfo())
+
+        def lacking() -> list[str]:
+            done = run(*words)
+            assert done.returncode == 0, done.stderr
+            missing = json.loads(done.stdout)["missing"]
+            return [one["enable"] for one in missing if one["what"] == "hits and reads"]
+
+        [hint] = lacking()
+        assert "pgsweep doctor -h" in hint
+        found = json.loads(run("doctor", "--json", cluster.conninfo()).stdout)["abilities"]
+        [command] = [one["enable"] for one in found if one["name"] == "track_counts"]
+        path = os.pathsep.join([str(cluster.bindir), os.environ["PATH"]])
+        subprocess.run(
+            ["sh", "-c", command], check=True, capture_output=True, env={**os.environ, "PATH": path}
+        )
+        assert lacking() == []
