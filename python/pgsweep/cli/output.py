@@ -193,4 +193,7 @@ def write_file(path: Path, text: str, *, private: bool = False) -> None:
     try:
         write_whole(path, text.encode(), mode=0o600 if private else 0o666)
     except OSError as error:
-        raise PgsweepError(f"cannot write `{path}`: {error.strerror}") from error
+        raise PgsweepError(
+            f"cannot write `{path}`: {error.strerror}",
+            hint=f"is there room, and may you write there? df -h {shell_word(str(path.parent))}",
+        ) from error

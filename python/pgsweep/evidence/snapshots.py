@@ -201,16 +201,7 @@ class Recording:
 
     def run(self, rng: np.random.Generator, seconds: float | None, max_snapshots: int | None) -> RecordResult:
         """Record until something ends it, then close the evidence."""
-        self._relations = known = KnownRelations(self._connection, self._server.database_oid)
-        self._view.check(known.begin, known.databases)
-        if known.estimated is not None:
-            self._warnings.append(known.estimated)
-        # In the evidence from the beginning, for the case that the recording is killed.
-        self._writer.replace("relations", known.columns())
-        counters = CounterReader(self._connection, known.databases, known.counted())
-        # Planned statements read catalogs; from here on, nothing of ours does.
-        self._view.take()
-        counters.settle(float(self._server.settings["bgwriter_delay"]) / 1000)
+        counters = self._prepared()
         clock = self._backend.seconds if self._view.loads_server else time.monotonic
         cost_seconds = least_seconds(self._view.take, clock)
         schedule = SnapshotSchedule(
@@ -243,28 +234,7 @@ class Recording:
         # What happened later, until the loss of the server was noticed, is counted nowhere.
         length_seconds = max(log.sampled_seconds, 1e-9)
         accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
-        warnings, self._advice = judged(self._server, self._clock, accesses, was_reset=log.was_reset)
-        self._warnings += warnings
-        hole_seconds, hole_begin = log.hole
-        if hole_seconds > _HOLE_INTERVALS * COUNTER_SECONDS:
-            self._warnings.append(
-                f"nothing was sampled for {format_count(hole_seconds)} s, from second "
-                f"{format_count(hole_begin)} on: the recorder or the server was held up"
-            )
-        in_time = ended_by in ("limit", "time")
-        refusal = None if self._outlook is None else self._outlook.end(wait=in_time)
-        if refusal is not None:
-            why = refusal.why
-            if ended_by == UNPREDICTABLE:
-                self._advice = [f"no prediction is possible: {why}"]
-            elif self._judge is not None and in_time:
-                longer = format_minutes(2 * length_seconds)
-                if self._judge.decides:
-                    self._advice = [f"not as asked: {why}; record for longer, such as {longer}"]
-                elif ended_by == "limit":
-                    self._advice.append(
-                        f"not enough when last looked at: {why}; record for longer, such as {longer}"
-                    )
+        self._judge_whole(log, ended_by, length_seconds, accesses)
         if not self._backend.is_seen:
             worked_seconds = log.spent_seconds + self._spent_seconds * self._view.loads_server
         measured = worked_seconds / length_seconds
@@ -310,6 +280,45 @@ class Recording:
             measured_overhead_ratio=measured,
             warnings=[*self._newer, *self._warnings, *self._advice],
         )
+
+    def _prepared(self) -> CounterReader:
+        """Learn what there is; return what reads the counters, whose statements are planned."""
+        self._relations = known = KnownRelations(self._connection, self._server.database_oid)
+        self._view.check(known.begin, known.databases)
+        if known.estimated is not None:
+            self._warnings.append(known.estimated)
+        # In the evidence from the beginning, for the case that the recording is killed.
+        self._writer.replace("relations", known.columns())
+        counters = CounterReader(self._connection, known.databases, known.counted())
+        # Planned statements read catalogs; from here on, nothing of ours does.
+        self._view.take()
+        counters.settle(float(self._server.settings["bgwriter_delay"]) / 1000)
+        return counters
+
+    def _judge_whole(self, log: CounterLog, ended_by: str, length_seconds: float, accesses: float) -> None:
+        """Note what a reader of the evidence must know, and what whoever recorded it learns."""
+        warnings, self._advice = judged(self._server, self._clock, accesses, was_reset=log.was_reset)
+        self._warnings += warnings
+        hole_seconds, hole_begin = log.hole
+        if hole_seconds > _HOLE_INTERVALS * COUNTER_SECONDS:
+            self._warnings.append(
+                f"nothing was sampled for {format_count(hole_seconds)} s, from second "
+                f"{format_count(hole_begin)} on: the recorder or the server was held up"
+            )
+        in_time = ended_by in ("limit", "time")
+        refusal = None if self._outlook is None else self._outlook.end(wait=in_time)
+        if refusal is not None:
+            why = refusal.why
+            if ended_by == UNPREDICTABLE:
+                self._advice = [f"no prediction is possible: {why}"]
+            elif self._judge is not None and in_time:
+                longer = format_minutes(2 * length_seconds)
+                if self._judge.decides:
+                    self._advice = [f"not as asked: {why}; record for longer, such as {longer}"]
+                elif ended_by == "limit":
+                    self._advice.append(
+                        f"not enough when last looked at: {why}; record for longer, such as {longer}"
+                    )
 
     def _facts_at_end(self) -> dict[str, str]:
         if self._postmaster_pid is None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.plain import sql_identifier
@@ -41,7 +40,7 @@ def grant_to_read(role: str, schema: str, relation: str, kind: str) -> str:
         schema, relation: what it shall read, not quoted.
         kind: as `residency.rows.KINDS` has it.
     """
-    to = sql.Identifier(role).as_string(None)
+    to = sql_identifier(role)
     if kind.startswith("TOAST"):
         return f"GRANT pg_read_all_data TO {to}"
     if kind == "index":
@@ -49,7 +48,7 @@ def grant_to_read(role: str, schema: str, relation: str, kind: str) -> str:
             "the role needs SELECT on its table; before 15.15, 16.11, 17.7 and 18.1 only its owner, "
             "superusers and members of pg_read_all_data may read an index"
         )
-    return f"GRANT SELECT ON {sql.Identifier(schema, relation).as_string(None)} TO {to}"
+    return f"GRANT SELECT ON {sql_identifier(schema)}.{sql_identifier(relation)} TO {to}"
 
 
 def as_command(connection: psycopg.Connection[Any], enable: str | None) -> str | None:
