@@ -16,13 +16,8 @@ from psycopg.conninfo import make_conninfo
 
 from pgsweep.host.pagetables import page_tables_of
 from pgsweep.host.procfile import field_bytes, parse_fields
-from pgsweep.memory.budget import (
-    assumed_elsewhere,
-    budget,
-    connections_of,
-    measure_own_tables,
-    touched_at_most,
-)
+from pgsweep.memory.budget import assumed_elsewhere, budget, measure_own_tables
+from pgsweep.memory.budget_parts import connections_of, touched_at_most
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import look, opened
 from pgsweep.pg.cluster import Cluster

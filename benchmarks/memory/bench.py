@@ -34,7 +34,8 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.host.pagetables import page_tables_of
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import read_family, read_memory, read_status
-from pgsweep.memory.budget import connections_of, measure_own_tables, touched_at_most
+from pgsweep.memory.budget import measure_own_tables
+from pgsweep.memory.budget_parts import connections_of, touched_at_most
 from pgsweep.memory.processes import look, opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.memory import MemoryResult

@@ -29,13 +29,22 @@ from pgsweep.host.postmaster import user_of
 from pgsweep.host.procfile import PROC
 from pgsweep.host.yama import who_may
 from pgsweep.memory.budget_notes import next_start, of_this_session, own_work_mem, saved_by_huge_pages
+from pgsweep.memory.budget_parts import (
+    Processes,
+    Shared,
+    allowed_parts,
+    connections_of,
+    part,
+    touched_at_most,
+)
+from pgsweep.memory.budget_verdict import MOST_CONNECTIONS, Asked, judged
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.memory.processes import ASSUMED, CLIENT, MEMORY_LIMIT, LocalServer, look
+from pgsweep.memory.processes import ASSUMED, MEMORY_LIMIT, LocalServer, look
 from pgsweep.pg.connect import connect, same_server
 from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.standbys import order_of_change
-from pgsweep.records.budget import BudgetPart, BudgetResult
+from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.memory import MemoryProcess, MemoryResult
@@ -44,26 +53,11 @@ from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 ELSEWHERE: Final = "everything else"
 """The part of the budget that is not the server's."""
 
-SCARCE_RATIO: Final = 0.1
-"""With less than this share of the memory left for cached files the verdict is `tight`."""
-
-_BACKEND_BYTES_PER_BUFFER = 64 + 52
 BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
 """A buffer with its descriptor, its entries in the lookup table and in the checkpointer's arrays."""
 
 _SAMPLE = 8
 """The number of connections whose mappings are read: they are alike."""
-
-
-def touched_at_most(shared_buffers_bytes: int, segment_bytes: int) -> int:
-    """Return how much of the shared memory a backend touches that has used every page of the pool.
-
-    The pool, and for each buffer its descriptor (64 bytes) and its place in the lookup table (52); the rest
-    belongs to the checkpointer, to other backends or to nobody yet (buf_init.c, buf_table.c).
-    """
-    return min(
-        segment_bytes, shared_buffers_bytes + shared_buffers_bytes // BLOCK_BYTES * _BACKEND_BYTES_PER_BUFFER
-    )
 
 
 def measure_own_tables(processes: Sequence[MemoryProcess], proc: Path = PROC) -> int:
@@ -196,8 +190,6 @@ def _seen(local: LocalServer) -> MemoryResult:
 
 
 _MORE_CONNECTIONS = 100
-_MOST_CONNECTIONS = 2**18 - 1
-"""MAX_BACKENDS, postmaster.h."""
 
 
 def _shared_per_connection(
@@ -214,7 +206,7 @@ def _shared_per_connection(
     """
     conninfo, other = same_server(local.connection), connections
     if other == settings.max_connections:
-        other = min(other + _MORE_CONNECTIONS, _MOST_CONNECTIONS)
+        other = min(other + _MORE_CONNECTIONS, MOST_CONNECTIONS)
     try:
         # Not the size of the mapping, which is rounded up to whole huge pages.
         now = examine(conninfo, pending=False).shared_memory_bytes or seen.totals.shared_memory_size_bytes
@@ -256,53 +248,6 @@ def _with_huge_pages(result: BudgetResult, asked: HugePagesResult) -> BudgetResu
     return msgspec.structs.replace(result, reasons=[*reasons, *result.reasons], missing_huge_pages=more)
 
 
-def connections_of(seen: MemoryResult) -> list[MemoryProcess]:
-    """Return the client backends without those of pgsweep; where there is no other, the smallest of these.
-
-    One that has read catalogs and statistics is larger than one that has just begun.
-    """
-    clients = [p for p in seen.processes if p.kind == CLIENT and not p.own]
-    return clients or sorted((p for p in seen.processes if p.own), key=lambda p: p.cost_bytes or 0)[:1]
-
-
-def _part(name: str, sizes: tuple[int, int, int], kind: str, why: str) -> BudgetPart:
-    """Return a use of the memory: its bytes now, and at both ends."""
-    now, low, high = sizes
-    return BudgetPart(name=name, now_bytes=now, low_bytes=low, high_bytes=high, kind=kind, why=why)
-
-
-def _allowed_parts(
-    settings: MemorySettings, version_num: int, connections: int, plan_nodes: int
-) -> list[BudgetPart]:
-    """Return what the settings allow besides, which counts at the high end."""
-    node, vacuum, workers = settings.largest_node, settings.vacuum(version_num), settings.autovacuum_workers
-
-    def allowed(name: str, size_bytes: int, why: str) -> BudgetPart:
-        return _part(name, (0, 0, size_bytes), "assumed", why)
-
-    return [
-        allowed(
-            "work_mem",
-            (connections + settings.parallel_workers) * plan_nodes * node,
-            f"{plan_nodes} sorts or hashes of {format_bytes(node)} (work_mem x hash_mem_multiplier) in each "
-            f"connection and {settings.parallel_workers} parallel workers; what is in use now is included in "
-            "connections",
-        ),
-        allowed(
-            "temp_buffers",
-            connections * settings.temp_buffers,
-            f"{format_bytes(settings.temp_buffers)} in each connection that uses temporary tables",
-        ),
-        allowed("autovacuum", workers * vacuum, f"{workers} workers of {format_bytes(vacuum)}"),
-        allowed(
-            "maintenance",
-            settings.maintenance_work_mem,
-            f"one CREATE INDEX or the like of {format_bytes(settings.maintenance_work_mem)} "
-            "(maintenance_work_mem, which its parallel workers share)",
-        ),
-    ]
-
-
 def estimate_budget(
     seen: MemoryResult,
     settings: MemorySettings,
@@ -328,141 +273,49 @@ def estimate_budget(
         shared_per_connection_bytes: by how much the shared memory grows with each connection allowed.
         shared_growth_bytes: by how much it would grow with another shared_buffers, which `settings` has.
     """
-    sample = connections_of(seen)
-    others = [p for p in seen.processes if p.kind != CLIENT]
-    n = max(1, len(sample))
-    mean = sum(p.private_bytes or 0 for p in sample) // n
-    p95 = sorted(p.private_bytes or 0 for p in sample)[-(-95 * n // 100) - 1] if sample else 0
     size = seen.totals.shared_memory_size_bytes or settings.shared_memory or settings.shared_buffers
-    size_now = size
-    grown = shared_growth_bytes + round(
-        shared_per_connection_bytes * (connections - settings.max_connections)
+    more = shared_per_connection_bytes * (connections - settings.max_connections)
+    shared = Shared(
+        pool=settings.shared_buffers,
+        now=seen.totals.shared_memory_bytes or 0,
+        size_now=size,
+        size=max(0, size + shared_growth_bytes + round(more)),
+        counted=_counts_shared(seen),
     )
-    size = max(0, size + grown)
-    touched = touched_at_most(settings.shared_buffers, size)
-    shared_now = seen.totals.shared_memory_bytes or 0
     pool = read_huge_pages()
     huge_bytes = huge_page_bytes or (pool.size_bytes if pool else 2 << 20)
-    page_bytes = huge_bytes if seen.huge_pages else PAGE_BYTES
-    tables_mean = sum(p.page_tables_bytes for p in sample) // n
-    tables_full = own_tables_bytes + page_tables_of(touched, page_bytes)
-    # Connections of today may have more for themselves than a fresh one.
-    tables_full = max(tables_full, tables_mean)
-    tables_others = sum(p.page_tables_bytes for p in others)
-    tables_others_full = len(others) * tables_full
-    private_others = sum(p.private_bytes or 0 for p in others)
-    node = settings.largest_node
-    counted = _counts_shared(seen)
-    elsewhere, capacity, limit = _elsewhere(seen, shared_now if counted else 0)
-    own = [p for p in seen.processes if p.own]
-    at = "" if seen.connections else " (a session that has just begun, as there is no client)"
-    at += f"; {seen.pgsweep_sessions} of pgsweep are left out" if seen.pgsweep_sessions > 1 else ""
-    each = f"private memory, {format_bytes(mean)} each on average today, 95% below {format_bytes(p95)}{at}"
-    tables = f"{format_bytes(tables_mean)} a connection today"
-    there = f"{format_bytes(shared_now)} of it are there now"
-    measured, predicted = "measured", "predicted"
-    if any(process.method == ASSUMED for process in seen.processes):
-        measured = predicted = ASSUMED
-        each, tables = (
-            f"{format_bytes(mean)} of private memory each",
-            f"{format_bytes(tables_mean)} a connection",
-        )
-        there = "all of it is taken to be there"
-    parts = [
-        _part(
-            "shared memory",
-            (shared_now if counted else 0, size if counted else 0, size if counted else 0),
-            measured if size == size_now else predicted,
-            f"shared_buffers {format_bytes(settings.shared_buffers)} and "
-            f"{format_bytes(size - settings.shared_buffers)} around it"
-            + ("" if size == size_now else f", {format_bytes(size_now)} in all now")
-            + (f"; {there}" if counted else "; in huge pages, which the memory cgroup does not count"),
-        ),
-        _part(
-            "page tables",
-            (
-                seen.totals.page_tables_bytes - sum(p.page_tables_bytes for p in own),
-                tables_others + connections * tables_mean,
-                tables_others_full + connections * tables_full,
-            ),
-            predicted,
-            f"{tables}, {format_bytes(tables_full)} once it has "
-            f"used all of the pool, in pages of {format_bytes(page_bytes)}",
-        ),
-        _part(
-            "connections",
-            (
-                sum(p.private_bytes or 0 for p in sample) if seen.connections else 0,
-                connections * mean,
-                connections * p95,
-            ),
-            predicted,
-            each,
-        ),
-        _part(
-            "background processes",
-            (private_others, private_others, private_others),
-            measured,
-            f"private memory of {len(others)} process{'es' if len(others) != 1 else ''}",
-        ),
-        *_allowed_parts(settings, version_num, connections, plan_nodes),
-        *_logical_decoding(settings),
-        _part(
-            ELSEWHERE,
-            (elsewhere, elsewhere, elsewhere),
-            "measured",
-            "the kernel and other programs" + (" in the memory cgroup" if limit is not None else ""),
-        ),
-    ]
-    return _judged(
+    processes = Processes(
         seen,
-        parts,
-        capacity=capacity,
-        limit=limit,
-        connections=connections,
-        plan_nodes=plan_nodes,
-        each=(
-            round(mean + tables_mean + shared_per_connection_bytes),
-            round(
-                p95 + tables_full + plan_nodes * node + settings.temp_buffers + shared_per_connection_bytes
-            ),
-        ),
-        nodes=(connections + settings.parallel_workers) * plan_nodes,
-        settings=settings,
-        remarks=[
-            *saved_by_huge_pages(
-                (len(others) + connections) * tables_full,
-                (len(others) + connections) * (own_tables_bytes + page_tables_of(touched, huge_bytes)),
-                capacity,
-            ),
-            *own_work_mem(settings),
-        ],
+        own_tables=own_tables_bytes,
+        page=huge_bytes if seen.huge_pages else PAGE_BYTES,
+        touched=touched_at_most(settings.shared_buffers, shared.size),
     )
-
-
-def _logical_decoding(settings: MemorySettings) -> list[BudgetPart]:
-    """Return what the logical replication slots take that decode large transactions (reorderbuffer.c)."""
-    slots, each = settings.logical_slots, settings.logical_decoding_work_mem
-    if not slots:
-        return []
-    why = f"{format_bytes(each)} (logical_decoding_work_mem) for each of {slots} logical replication slots"
-    part = BudgetPart(
-        name="logical decoding", now_bytes=0, low_bytes=0, high_bytes=slots * each, kind="assumed", why=why
+    elsewhere, capacity, limit = _elsewhere(seen, shared.now if shared.counted else 0)
+    assumed = any(process.method == ASSUMED for process in seen.processes)
+    group = " in the memory cgroup" if limit is not None else ""
+    parts = [
+        shared.part(assumed=assumed),
+        *processes.parts(connections, assumed=assumed),
+        *allowed_parts(settings, version_num, connections, plan_nodes),
+        part(ELSEWHERE, [elsewhere] * 3, "measured", f"the kernel and other programs{group}"),
+    ]
+    like, full = processes.mean + processes.tables_mean, processes.p95 + processes.tables_full
+    full += plan_nodes * settings.largest_node + settings.temp_buffers
+    mapping = len(processes.others) + connections
+    saved = saved_by_huge_pages(
+        mapping * processes.tables_full,
+        mapping * (own_tables_bytes + page_tables_of(processes.touched, huge_bytes)),
+        capacity,
     )
-    return [part]
-
-
-_SMALLEST_WORK_MEM: Final = 64 << 10
-_LARGEST_WORK_MEM: Final = (2**31 - 1) << 10
-"""guc_tables.c: `work_mem` is 64 kB to MAX_KILOBYTES."""
-
-
-def _fitting_work_mem(room_bytes: int, nodes: int, settings: MemorySettings) -> int | None:
-    """Return the largest work_mem, in whole kB, that this many nodes may have; None if none is possible."""
-    if nodes <= 0:
-        return None
-    found = int(room_bytes / nodes / max(1.0, settings.hash_mem_multiplier)) // 1024 * 1024
-    return min(found, _LARGEST_WORK_MEM) if found >= _SMALLEST_WORK_MEM else None
+    asked = Asked(
+        capacity,
+        limit,
+        connections,
+        plan_nodes,
+        like=round(like + shared_per_connection_bytes),
+        full=round(full + shared_per_connection_bytes),
+    )
+    return judged(seen, settings, parts, asked, [*saved, *own_work_mem(settings)])
 
 
 def _counts_shared(seen: MemoryResult) -> bool:
@@ -483,118 +336,3 @@ def _elsewhere(seen: MemoryResult, own_shared_bytes: int) -> tuple[int, int, int
     available = host.memory_bytes if host.available_bytes is None else host.available_bytes
     used = host.memory_bytes - available
     return max(0, used - (totals.real_bytes or 0)), host.memory_bytes, None
-
-
-def _slowed(seen: MemoryResult, more_bytes: int) -> str | None:
-    """Return what a memory.high does where so much more is taken: nothing is killed, but all have to wait."""
-    memory = None if seen.place is None else seen.place.memory
-    if memory is None or memory.high_bytes is None or memory.high_available_bytes is None:
-        return None
-    if more_bytes <= memory.high_available_bytes:
-        return None
-    return (
-        f"{format_bytes(memory.high_available_bytes)} are left below the memory.high of "
-        f"{format_bytes(memory.high_bytes)} of a memory cgroup: above it all its processes are slowed down"
-    )
-
-
-def _judged(
-    seen: MemoryResult,
-    parts: list[BudgetPart],
-    *,
-    capacity: int,
-    limit: int | None,
-    connections: int,
-    plan_nodes: int,
-    each: tuple[int, int],
-    nodes: int,
-    settings: MemorySettings,
-    remarks: list[str],
-) -> BudgetResult:
-    now, low, high = (
-        sum(getattr(part, field) for part in parts) for field in ("now_bytes", "low_bytes", "high_bytes")
-    )
-    possible, safe = (
-        max(0, (capacity - (total - connections * one)) // max(1, one))
-        for total, one in ((low, each[0]), (high, each[1]))
-    )
-    # The verdict is `fits` while a tenth is left for cached files.
-    room = round(capacity * (1 - SCARCE_RATIO))
-    fitting = (room - (high - connections * each[1])) // max(1, each[1])
-    fitting = min(max(0, fitting), _MOST_CONNECTIONS)
-    work_mem = _fitting_work_mem(room - (high - nodes * settings.largest_node), nodes, settings)
-    like = "as those of today" if seen.connections else "as one that has just begun"
-    whose = "the memory cgroup's limit" if limit is not None else "the host's memory"
-    reasons = []
-    if low > capacity:
-        verdict = "will be killed"
-        reasons.append(
-            f"{format_count(connections)} connections {like} need {format_bytes(low)}, {whose} is "
-            f"{format_bytes(capacity)}: from {format_count(possible + 1)} on processes are killed"
-        )
-    elif high > capacity:
-        verdict = "tight"
-        reasons.append(
-            f"{format_count(connections)} connections {like} fit; if each takes what the settings allow they "
-            f"need {format_bytes(high)}, {whose} is {format_bytes(capacity)}: {format_count(safe)} would fit"
-        )
-    elif capacity - high < SCARCE_RATIO * capacity:
-        verdict = "tight"
-        reasons.append(
-            f"it fits, but leaves only {format_bytes(capacity - high)} for cached files at the high end"
-        )
-    else:
-        verdict = "fits"
-        reasons.append(
-            f"{format_count(connections)} connections that take what the settings allow need "
-            f"{format_bytes(high)} of {format_bytes(capacity)}"
-        )
-    if (slowed := _slowed(seen, high - now)) is not None:
-        verdict = "tight" if verdict == "fits" else verdict
-        reasons.append(slowed)
-    if high > capacity and seen.place is not None and seen.place.memory.killed_together:
-        reasons.append(
-            "all processes of the server's cgroup are killed together there (memory.oom.group): the server "
-            "stops, where otherwise a session ends and the server recovers"
-        )
-    swap = seen.host.swap_bytes
-    if limit is not None:
-        swap = 0 if seen.place is None else seen.place.memory.swap_bytes
-    if swap and low > capacity:
-        reasons.append(f"before that {format_bytes(swap)} of swap are filled, which is slow")
-    if (most := _connections_allowed(seen)) is not None and most < possible:
-        safe, possible = min(safe, most), most
-        if most < connections:
-            verdict = "tight" if verdict == "fits" else verdict
-            reasons.append(
-                f"no more than {format_count(most)} connections are allowed: each is a process "
-                f"({'' if seen.place is None else seen.place.process_limit_name})"
-            )
-    return BudgetResult(
-        server_version=seen.server_version,
-        database=seen.database,
-        memory_bytes=seen.host.memory_bytes,
-        capacity_bytes=capacity,
-        limit_bytes=limit,
-        connections=seen.connections,
-        max_connections=connections,
-        plan_nodes=plan_nodes,
-        parts=parts,
-        page_cache_bytes=(capacity - now, capacity - low, capacity - high),
-        verdict=verdict,
-        reasons=reasons + remarks,
-        safe_connections=safe,
-        possible_connections=possible,
-        work_mem_bytes=settings.work_mem,
-        fitting_connections=fitting,
-        fitting_work_mem_bytes=work_mem,
-        missing=seen.missing,
-        place=seen.place,
-    )
-
-
-def _connections_allowed(seen: MemoryResult) -> int | None:
-    """Return how many connections a limit on processes allows, beside all that is there now."""
-    room = None if seen.place is None else seen.place.process_room
-    # Ours is one of the processes, and ends with this command.
-    return None if room is None else (seen.connections or 0) + room + 1
