@@ -10,6 +10,7 @@ processes. What changes the host is in apply.py.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -24,7 +25,7 @@ from pgsweep.memory.hugepages.steps import steps_for
 from pgsweep.memory.processes import CLIENT
 from pgsweep.pg.activity import read_activity
 from pgsweep.pg.bindir import ServerBinaries
-from pgsweep.pg.catalog import read_postmaster, read_server
+from pgsweep.pg.catalog import Server, read_postmaster, read_server
 from pgsweep.pg.connect import connect
 from pgsweep.pg.next_start import NextStart, read_next_start
 from pgsweep.pg.place import read_place
@@ -37,6 +38,7 @@ from pgsweep.records.hugepages import (
     HugePagesResult,
     PageTables,
 )
+from pgsweep.records.place import Place
 from pgsweep.units import bytes_of, format_count
 
 _SAMPLE = 8
@@ -81,30 +83,10 @@ def examine(
         ConnectionFailed: the server cannot be reached, or went away.
         ClusterError: the server does not take the settings.
     """
-    with connect(conninfo) as connection, explained():
-        server = read_server(connection)
-        facts = read_facts(connection)
-        process = read_postmaster(connection)
-        own_pid = connection.info.backend_pid
-        activity = read_activity(connection).values()
-        ours = {one.pid for one in activity if one.pgsweep}
-        clients = {one.pid for one in activity if one.kind == CLIENT} - ours
-        found = search(*process)
-        pid = found.pid
-        place = read_place(connection, pid)
-        # The pages are taken when the server starts next: with the values that wait for that.
-        start = read_next_start(connection) if pending else NextStart({}, [])
-        coming = start.pending
-        sizes = {k: v for k, v in coming.items() if k.startswith(_SIZED_BY) or k.endswith("_buffers")}
-        changes = {**{name: value for name, value in sizes.items() if value is not None}, **(settings or {})}
-        takes_more = {*sizes, "shared_preload_libraries"}
-        uncounted = [name for name in coming if name in takes_more and name not in changes]
-        if pid is None and facts.by_socket and len(found.closed) == 1:
-            pid = found.closed[0]  # much about a process anybody may read
-        # As long as the session lives: where there is no other, it shows what a connection has.
-        family = read_family(pid) if pid is not None else []
-        own_tables_bytes = _own_tables(family, clients, own_pid)
-    others = [one for one in family if one.inner_pid not in ours]
+    seen = _see(conninfo, pending=pending)
+    server, facts, pid = seen.server, seen.facts, seen.pid
+    coming = _Coming.of(seen.start, settings or {})
+    changes = coming.changes
     here = pid is not None or facts.by_socket
     pools = read_pools() if here else []
     mapping = shared_memory(pid) if pid is not None else None
@@ -114,7 +96,9 @@ def examine(
         or next((pool.size_bytes for pool in pools if pool.is_default), USUAL_PAGE_BYTES)
     )
     size = (
-        _with_other_settings(facts, mapping, changes, find_release(found.pid, server.version_num), scratch)
+        _with_other_settings(
+            facts, mapping, changes, find_release(seen.found.pid, server.version_num), scratch
+        )
         if changes
         else _of_running(facts, mapping, size_of_page)
     )
@@ -145,42 +129,113 @@ def examine(
             vmpeak=None if changes or pid is None else _vmpeak(pid, size_of_page),
         ),
         page_tables=_page_tables(
-            others,
+            [one for one in seen.family if one.inner_pid not in seen.ours],
             mapping,
             size,
-            own_tables_bytes=own_tables_bytes,
+            own_tables_bytes=seen.own_tables_bytes,
             huge_page_bytes=size_of_page,
             connections=connections or _connections(facts, changes),
         ),
         pools=[pool_record(p, size.likely_bytes) for p in pools],
         transparent=read_transparent() if here else {},
         steps=[],
-        missing=_missing(here, found, pid),
+        missing=_missing(here, seen.found, pid),
         own_pages=own,
         after_stop=None if pool is None else pool.after_stop(own),
         shared_memory_type=changes.get("shared_memory_type", facts.shared_memory_type),
-        place=place,
+        place=seen.place,
     )
     limits = UNLIMITED if pid is None else huge_page_limits(pid, size_of_page)
-    result = _with_limits(result, limits, own, family)
+    result = _with_limits(result, limits, own, seen.family)
     around = Circumstances(
         pid=pid,
         here=here,
-        may_be_here=not here and bool(found.closed),
+        may_be_here=not here and bool(seen.found.closed),
         shared_memory_type=result.shared_memory_type,
         setting_page_bytes=facts.huge_page_bytes,
         limits=limits,
-        uncounted=bool(uncounted),
+        uncounted=bool(coming.uncounted),
     )
-    notes = list(size.notes)
-    if counted := [name for name in sizes if name in changes]:
-        notes.append(f"{', '.join(counted)}: another value waits for the next start already")
-    if uncounted:
-        notes.append(f"not counted: what waits for the next start of {', '.join(uncounted)}")
-        notes += [] if start.unseen is None else [start.unseen]
+    notes = [*size.notes, *coming.notes]
     return msgspec.structs.replace(
         result, reasons=[*reasons_for(result, around), *notes], steps=steps_for(result, around)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a session and the host show of a server.
+
+    Attributes:
+        found: the search for its process.
+        pid: of the postmaster, where it runs here and may be looked at.
+        start: what waits for its next start.
+        family: its processes.
+        ours: those of pgsweep, as the server knows them.
+        own_tables_bytes: page tables that a connection has for itself.
+    """
+
+    server: Server
+    facts: SharedMemoryFacts
+    found: Search
+    pid: int | None
+    place: Place
+    start: NextStart
+    family: list[ProcessStatus]
+    ours: set[int]
+    own_tables_bytes: int
+
+
+def _see(conninfo: str, *, pending: bool) -> _Seen:
+    with connect(conninfo) as connection, explained():
+        server = read_server(connection)
+        facts = read_facts(connection)
+        process = read_postmaster(connection)
+        activity = read_activity(connection).values()
+        ours = {one.pid for one in activity if one.pgsweep}
+        clients = {one.pid for one in activity if one.kind == CLIENT} - ours
+        found = search(*process)
+        place = read_place(connection, found.pid)
+        # The pages are taken when the server starts next: with the values that wait for that.
+        start = read_next_start(connection) if pending else NextStart({}, [])
+        pid = found.pid
+        if pid is None and facts.by_socket and len(found.closed) == 1:
+            pid = found.closed[0]  # much about a process anybody may read
+        # As long as the session lives: where there is no other, it shows what a connection has.
+        family = read_family(pid) if pid is not None else []
+        own_tables_bytes = _own_tables(family, clients, connection.info.backend_pid)
+    return _Seen(server, facts, found, pid, place, start, family, ours, own_tables_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """Settings that the server has when it starts next, and that decide how many pages it needs.
+
+    Attributes:
+        changes: all that differ from those of now.
+        uncounted: names of those whose effect is not known.
+        notes: what is to be said of them.
+    """
+
+    changes: dict[str, str]
+    uncounted: list[str]
+    notes: list[str]
+
+    @classmethod
+    def of(cls, start: NextStart, asked: Mapping[str, str]) -> _Coming:
+        """Return those that wait for the next start, and those that are asked about instead."""
+        waiting = start.pending
+        sizes = {k: v for k, v in waiting.items() if k.startswith(_SIZED_BY) or k.endswith("_buffers")}
+        changes = {**{name: value for name, value in sizes.items() if value is not None}, **asked}
+        takes_more = {*sizes, "shared_preload_libraries"}
+        uncounted = [name for name in waiting if name in takes_more and name not in changes]
+        notes = []
+        if counted := [name for name in sizes if name in changes]:
+            notes.append(f"{', '.join(counted)}: another value waits for the next start already")
+        if uncounted:
+            notes.append(f"not counted: what waits for the next start of {', '.join(uncounted)}")
+            notes += [] if start.unseen is None else [start.unseen]
+        return cls(changes, uncounted, notes)
 
 
 def _with_limits(
