@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -139,8 +140,11 @@ def test_a_line_that_is_no_message_is_answered() -> None:
     assert [got[number]["error"]["code"] for number in (0, 2, 3)] == [-32700, -32700, -32600]
 
 
-def test_an_exported_trace_is_evidence_and_the_folder_beside_it_is_none() -> None:
-    folder = Path(__file__).parent / "answers" / "evidence"
+def test_an_exported_trace_is_evidence_and_the_folder_beside_it_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    for path in (Path(__file__).parent / "answers" / "evidence").glob("exported.oracleGeneral*"):
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / path.name)
     question = {"evidence_name": "exported.oracleGeneral", "sizes": ["1MB"]}
     calls: list[tuple[str, dict[str, Any]]] = [("servers", {}), ("predict_misses", question)]
     _, [servers, predicted] = asyncio.run(asked(["--evidence", str(folder)], calls))
