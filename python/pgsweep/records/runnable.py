@@ -8,7 +8,7 @@ from pgsweep.records.doctor import Ability, Runnable
 
 WORKS, IN_PART, NOT = "works", "in part", "not"
 
-_OWN = ("import", "predict", "prove", "demo", "lab", "report", "mcp")
+_OWN = ("import", "predict", "prove", "demo", "lab", "convert", "report", "mcp", "completion")
 """Commands that need no server of the user's."""
 
 _FROM_EVIDENCE = "advise, verify"
