@@ -180,7 +180,7 @@ def test_hits_of_temporary_tables_are_no_accesses_of_the_pool(
     path = tmp_path / "a.evidence"
     make = "CREATE TEMP TABLE passing AS SELECT g AS id FROM generate_series(1, 100000) AS g; ANALYZE passing"
     with (
-        at_work(server.conninfo(database), make, "SELECT count(id) FROM passing", pause_seconds=0.01),
+        at_work(server.conninfo(database), make, "SELECT count(id) FROM passing", pause_seconds=0.04),
         load_running(server, database, pause_seconds=0.02),
     ):
         record_sql(server.conninfo(database), path, seconds=6, rng_seed=1)
