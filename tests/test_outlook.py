@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Sequence
+from concurrent.futures import wait
 from pathlib import Path
 
 import psycopg
@@ -47,7 +48,8 @@ def decisions(
     found = []
     for now, reason in times:
         decided = one.decided(reason, now)
-        one.wait()
+        if one._asked is not None:
+            wait([one._asked])
         found.append(decided or one.decided(reason, now))
     one.end()
     return found, len(answers) - len(left), heard.notes
@@ -134,7 +136,8 @@ def test_nothing_waits_for_the_judge() -> None:
     assert [one.decided(None, now) for now in (30, 31, 90)] == [None, None, None]
     assert one.decided("limit", 91) == "limit", "given up"
     answer.set()
-    one.wait()
+    assert one._asked is not None
+    wait([one._asked])
     assert one.decided(None, 92) == UNPREDICTABLE
     assert (asked, one.end()) == ([PATH], LASTING)
 

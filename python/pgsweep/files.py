@@ -34,6 +34,11 @@ _LINKS_FOLLOWED: Final = 40
 """As many as the kernel follows (MAXSYMLINKS, include/linux/namei.h)."""
 
 
+def where_to_look(path: Path) -> str:
+    """Return the hint for a file that could not be written."""
+    return f"is there room, and may you write there? df -h {shell_word(str(path.parent))}"
+
+
 class Untrusted(PgsweepError):
     """A folder or file that somebody else could have put there, or could change."""
 

@@ -74,15 +74,18 @@ def decide(
 
 def _kind(costs: ReadCosts) -> Kind:
     """Return `measured` where both costs are."""
-    return "measured" if costs.disk_read_kind == costs.copy_kind == "measured" else "assumed"
+    return "assumed" if "assumed" in (costs.disk_read_kind, costs.copy_kind) else "measured"
 
 
 def _remarks(situation: Situation, basis: Basis) -> list[str]:
     costs = situation.costs
+    copy = format_plain(round(costs.copy_seconds * 1e6, 1))
+    others = f"one from the page cache {copy} ({costs.copy_kind})"
+    if costs.copy_kind == "mean":
+        others = f"a miss today {copy} on average (measured)"
     remarks = [
         f"one read from disk takes {format_count(costs.disk_read_seconds * 1e6)} microseconds "
-        f"({costs.disk_read_kind}), one from the page cache "
-        f"{format_plain(round(costs.copy_seconds * 1e6, 1))} ({costs.copy_kind})"
+        f"({costs.disk_read_kind}), {others}"
     ]
     if basis == "bounded":
         remarks.append(

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_OF_SERVER = ("database", "host", "port", "username", "dbname", "no_password", "ask_password")
+_PLACE = ("database", "host", "port", "username", "dbname")
+_OF_SERVER = (*_PLACE, "no_password", "ask_password")
 _OF_OUTPUT = ("as_json", "as_csv", "html", "out")
 
 
@@ -121,7 +122,7 @@ class _Command(click.Command):
             return super().parse_args(ctx, args)
         except PgsweepError:
             with contextlib.suppress(PgsweepError):
-                given = {name: ctx.params.get(name) for name in _OF_SERVER[:5]}
+                given = {name: ctx.params.get(name) for name in _PLACE}
                 # click puts a mark of its own in the place of what was not given.
                 names = {name: one if isinstance(one, str) else None for name, one in given.items()}
                 Target(no_password=True, ask_password=False, **names)  # the settings know it then

@@ -15,7 +15,7 @@ from pgsweep.cli.common import FileName
 from pgsweep.cli.own_server import naming_own_server
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.files import write_whole
+from pgsweep.files import where_to_look, write_whole
 from pgsweep.plain import cleaned, shell_word
 
 if TYPE_CHECKING:
@@ -195,5 +195,5 @@ def write_file(path: Path, text: str, *, private: bool = False) -> None:
     except OSError as error:
         raise PgsweepError(
             f"cannot write `{path}`: {error.strerror}",
-            hint=f"is there room, and may you write there? df -h {shell_word(str(path.parent))}",
+            hint=where_to_look(path),
         ) from error

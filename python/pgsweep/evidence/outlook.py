@@ -9,7 +9,7 @@ thread of its own, for on a busy machine it is half a minute in which nothing wo
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -105,11 +105,6 @@ class Outlook:
         if before is None:
             self._progress.note(f"not enough yet: {self.refusal.why}")
         return None
-
-    def wait(self) -> None:
-        """Wait until the judge has answered, if it was asked."""
-        if self._asked is not None:
-            wait([self._asked])
 
     def end(self, *, wait: bool = False) -> Refusal | None:
         """Ask no more, and return the last refusal; `wait` waits for an answer of a judge that decides."""

@@ -19,9 +19,9 @@ from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import read_session
 from pgsweep.pg.administrator import connect_as_superuser
 from pgsweep.pg.catalog import read_postmaster
-from pgsweep.pg.grants import grant_all_to_session
+from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.manager import Source, find_manager, read_sources
-from pgsweep.pg.next_start import refuse_where_files_are_wrong
+from pgsweep.pg.next_start import TO_READ_FILES, refuse_where_files_are_wrong, right_to
 from pgsweep.pg.provider import Wanted, read_provider
 from pgsweep.pg.queries import load
 from pgsweep.units import in_unit
@@ -45,12 +45,13 @@ class SettingState:
     kept: str | None
 
 
-_RIGHTS: Final = {
-    "parameter": sql.SQL("ALTER SYSTEM ON PARAMETER {}"),
-    "relation": sql.SQL("SELECT ON {}"),
-    "function": sql.SQL("EXECUTE ON FUNCTION {}"),
-    "role": sql.SQL("{}"),
-}
+_BESIDES: Final = (
+    *TO_READ_FILES,
+    ("function", "pg_catalog.pg_reload_conf()"),
+    ("role", "pg_read_all_settings"),
+)
+"""What is used besides ALTER SYSTEM."""
+
 _PARAMETERS_SINCE: Final = 150000
 
 
@@ -104,23 +105,10 @@ def lacking_rights(connection: psycopg.Connection[Any], names: Sequence[str]) ->
     version = connection.info.server_version
     if version < _PARAMETERS_SINCE:
         return None
-    rows = connection.execute(load("alter_system_lacking", version), [list(names)]).fetchall()
-    return [
-        _RIGHTS[what].format(sql.Identifier(name) if what == "parameter" else sql.SQL(name)).as_string(None)
-        for what, name in rows
-        if what in _RIGHTS and (name in names if what == "parameter" else name in _OF_FILES)
-    ]
-
-
-_OF_FILES: Final = frozenset(
-    {
-        "pg_catalog.pg_file_settings",
-        "pg_catalog.pg_show_all_file_settings()",
-        "pg_catalog.pg_reload_conf()",
-        "pg_read_all_settings",
-    }
-)
-"""What else is used besides ALTER SYSTEM: see alter_system_lacking_150000.sql."""
+    asked = [*(("parameter", name) for name in names), *_BESIDES]
+    columns = [list(column) for column in zip(*asked, strict=True)]
+    rows = connection.execute(load("alter_system_lacking", version), columns).fetchall()
+    return [right_to(one) for one in asked if one in rows]
 
 
 def _refuse_without_rights(
@@ -140,7 +128,7 @@ def _refuse_without_rights(
         cause = "ALTER SYSTEM, and seeing what it has set before, needs a superuser"
     else:
         cause = f"it is no superuser, and lacks {', '.join(lacking)}"
-        hint = f"{as_one}; or {grant_all_to_session(connection, lacking)}"
+        hint = f"{as_one}; or {grant_to_session(connection, *lacking)}"
     raise MissingAbility("this role may not change the server's settings", cause=cause, hint=hint)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -13,17 +12,12 @@ from pgsweep.plain import sql_identifier
 NO_RIGHT = "this role may not read it"
 
 
-def grant_to_session(connection: psycopg.Connection[Any], right: str) -> str:
-    """Return in words and as a command how the session's role gets a right.
+def grant_to_session(connection: psycopg.Connection[Any], *rights: str) -> str:
+    """Return in words and as a command how the session's role gets rights.
 
     Args:
-        right: as GRANT has it, such as `pg_monitor` or `USAGE ON SCHEMA public`.
+        rights: as GRANT has them, such as `pg_monitor` or `USAGE ON SCHEMA public`.
     """
-    return grant_all_to_session(connection, [right])
-
-
-def grant_all_to_session(connection: psycopg.Connection[Any], rights: Sequence[str]) -> str:
-    """Return in words and as a command how the session's role gets several rights, as `grant_to_session`."""
     role = sql_identifier(connection.info.user)
     return as_superuser(connection, [f"GRANT {right} TO {role}" for right in rights])
 

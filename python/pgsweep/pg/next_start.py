@@ -18,19 +18,26 @@ from pgsweep.errors import MissingAbility
 from pgsweep.host.patroni import member_of
 from pgsweep.host.postmaster import search
 from pgsweep.pg.catalog import read_postmaster
-from pgsweep.pg.grants import grant_all_to_session
+from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.manager import Source, read_sources
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_nullable
+from pgsweep.plain import decode_nullable, sql_identifier
 
 _NOT_NOW: Final = "setting could not be applied"
 """Of a value that cannot be, and of one that waits for a restart; the server does not translate it."""
 
-_TO_READ_FILES: Final = (
-    "SELECT ON pg_catalog.pg_file_settings",
-    "EXECUTE ON FUNCTION pg_catalog.pg_show_all_file_settings()",
+TO_READ_FILES: Final = (
+    ("relation", "pg_catalog.pg_file_settings"),
+    ("function", "pg_catalog.pg_show_all_file_settings()"),
 )
-"""What a role needs to read the files' settings: system_views.sql revokes both."""
+"""What a role needs rights on to read the files' settings: system_views.sql revokes both."""
+
+_RIGHTS: Final = {
+    "parameter": "ALTER SYSTEM ON PARAMETER {}",
+    "relation": "SELECT ON {}",
+    "function": "EXECUTE ON FUNCTION {}",
+    "role": "{}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,12 @@ class NextStart:
     unseen: str | None = None
 
 
+def right_to(what: tuple[str, str]) -> str:
+    """Return as GRANT has it what a role needs for a parameter, a relation, a function or as another role."""
+    kind, name = what
+    return _RIGHTS[kind].format(sql_identifier(name) if kind == "parameter" else name)
+
+
 def read_next_start(connection: psycopg.Connection[Any]) -> NextStart:
     """Return what comes with the next start of a server; what its role may not see is left out."""
     sources = read_sources(connection)
@@ -60,7 +73,7 @@ def read_next_start(connection: psycopg.Connection[Any]) -> NextStart:
     try:
         rows = connection.execute(load("file_settings", connection.info.server_version)).fetchall()
     except InsufficientPrivilege:
-        enable = grant_all_to_session(connection, _TO_READ_FILES)
+        enable = grant_to_session(connection, *map(right_to, TO_READ_FILES))
         return NextStart(pending, [], unseen=f"this role may not read pg_file_settings; {enable}")
     for name, value, file, line, error, waits in rows:
         setting, where = decode_nullable(name), f"{decode_nullable(file)} line {line}"

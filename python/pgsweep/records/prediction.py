@@ -243,13 +243,14 @@ class ReadCosts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         disk_read_seconds: that a session waits for one read from disk.
         copy_seconds: for one of 8 kB from the page cache.
-        disk_read_kind, copy_kind: whether it was measured.
+        disk_read_kind, copy_kind: whether it was measured; `mean` where what was measured is the mean of all
+            misses, whatever served them.
     """
 
     disk_read_seconds: float
     disk_read_kind: Literal["measured", "assumed"]
     copy_seconds: float
-    copy_kind: Literal["measured", "assumed"]
+    copy_kind: Literal["measured", "assumed", "mean"]
 
 
 class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):

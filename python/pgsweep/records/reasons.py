@@ -179,6 +179,16 @@ def temporary_relations(share: float, kind: str) -> str:
     )
 
 
+@reason_kind
+def temporary_hide_hits(temporary: float, hits: float) -> str:
+    """Hits of temporary relations that are reported late may be more than all hits of shared_buffers."""
+    return (
+        f"{format_count(temporary)} of {format_count(temporary + hits)} hits are those of temporary "
+        "relations, and the two counters are up to a second apart: how many are hits of shared_buffers is "
+        "not known; record for longer"
+    )
+
+
 # Of snapshots
 
 

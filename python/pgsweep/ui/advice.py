@@ -234,12 +234,7 @@ def _observed_section(result: AdviceResult) -> Section:
         Fact(percent(observed.miss_ratio), "misses when observed", Measured),
     ]
     source = SOURCES.get(result.source, result.source)
-    costs = (
-        f"One read from disk takes {result.disk_read_seconds * 1e6:.0f} µs, a copy out of the page cache "
-        f"{result.copy_seconds * 1e6:.1f} µs ({result.costs_kind})."
-    )
-    lead = f"By {source}: {result.evidence}. {costs}"
-    return Section("How it was observed", "observed", lead, facts)
+    return Section("How it was observed", "observed", f"By {source}: {result.evidence}.", facts)
 
 
 def _settings_section(result: AdviceResult) -> Section:

@@ -180,11 +180,14 @@ def _saved_words(memory: MemoryPrediction) -> str:
     costs = memory.costs
     if costs is None:
         return ""
+    copy = f"{figure(costs.copy_seconds * 1e6)} µs"
+    others = f"a copy from the page cache {copy} ({costs.copy_kind})"
+    if costs.copy_kind == "mean":
+        others = f"a miss today {copy} on average (measured)"
     return (
         "Saved: by how many milliseconds per second all sessions together wait less for reads, per gigabyte "
         "up to the next size; below 0 they wait longer. A read from disk takes "
-        f"{figure(costs.disk_read_seconds * 1e6)} µs ({costs.disk_read_kind}), a copy from the page cache "
-        f"{figure(costs.copy_seconds * 1e6)} µs ({costs.copy_kind})."
+        f"{figure(costs.disk_read_seconds * 1e6)} µs ({costs.disk_read_kind}), {others}."
     )
 
 

@@ -12,9 +12,27 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.records import reasons
 from pgsweep.sizing.observed import gained
+from pgsweep.sizing.snapshots.consistency import REPORT_SECONDS
+from pgsweep.sizing.verdict import REFUSED, Doubt
 
 _OWN_SHARE: Final = 0.95
+
+
+def hidden_hits(temporary: float, hits: float, seconds: float) -> list[Doubt]:
+    """Return whether the hits of shared_buffers are known: all hits less those of temporary relations.
+
+    Both are reported together, but read by two statements, and of a report a part may come with the next. So
+    they may be a report apart.
+
+    Args:
+        temporary: hits of temporary relations.
+        hits: of shared_buffers, which are all others.
+        seconds: how long both were counted.
+    """
+    late = temporary * REPORT_SECONDS / max(seconds, REPORT_SECONDS)
+    return [Doubt(REFUSED, reasons.temporary_hide_hits(temporary, hits))] if late > hits else []
 
 
 def temporary_hits(

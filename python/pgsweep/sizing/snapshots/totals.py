@@ -11,7 +11,7 @@ from pgsweep.sizing.observed import gained, risen
 from pgsweep.sizing.snapshots.consistency import Tally, tally_doubts
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.scan_counts import scanned_blocks, vacuumed_blocks
-from pgsweep.sizing.snapshots.temporary import temporary_hits
+from pgsweep.sizing.snapshots.temporary import hidden_hits, temporary_hits
 from pgsweep.sizing.verdict import Doubt
 from pgsweep.units import BLOCK_BYTES
 
@@ -133,9 +133,10 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     allocations = series.get(("bgwriter", "", "buffers_alloc"))
     # Where the table of relations is lost, those that it does not list are not temporary.
     unlisted_hits = tallies[1].temporary - tallies[0].temporary if oids else 0.0
+    temporary = temporary_hits(series, database, unlisted_hits)
     return Totals(
         seconds=span,
-        hits=gained(hits) - temporary_hits(series, database, unlisted_hits),
+        hits=gained(hits) - temporary,
         misses=gained(reads),
         relation_misses=misses,
         relation_accesses=accesses,
@@ -146,11 +147,14 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         first_half_miss_ratio=ratios[0],
         second_half_miss_ratio=ratios[1],
         temporary_misses=tallies[0].temporary,
-        doubts=tally_doubts(
-            tallies,
-            seconds=float(seconds[last] - seconds[0]) if len(seconds) else 0.0,
-            changed_relations=changed,
-        ),
+        doubts=[
+            *tally_doubts(
+                tallies,
+                seconds=float(seconds[last] - seconds[0]) if len(seconds) else 0.0,
+                changed_relations=changed,
+            ),
+            *hidden_hits(temporary, gained(hits) - temporary, span),
+        ],
         first_half_accesses=half_accesses[0],
         second_half_accesses=half_accesses[1],
         was_reset=bool((np.diff(reads) < 0).any() or (np.diff(hits) < 0).any()),

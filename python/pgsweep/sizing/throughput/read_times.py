@@ -112,7 +112,7 @@ def costs_by_times(observation: Observation, memory: MemoryPrediction, today_byt
             costs,
             disk_read_seconds=max(costs.disk_read_seconds, times.mean_seconds),
             copy_seconds=times.mean_seconds,
-            copy_kind="measured",
+            copy_kind="mean",
         )
     copies = min(costs.copy_seconds, times.mean_seconds)
     return msgspec.structs.replace(
@@ -142,5 +142,5 @@ def costs_of_misses(observation: Observation, prediction: PredictResult, *, memo
         disk_read_seconds=times.mean_seconds,
         disk_read_kind="measured",
         copy_seconds=times.mean_seconds,
-        copy_kind="measured",
+        copy_kind="mean",
     )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pgsweep.decoded import Budget, TooMuch, open_parquet, parquet_end
 from pgsweep.errors import HeatError
-from pgsweep.files import replacing
+from pgsweep.files import replacing, where_to_look
 from pgsweep.pg.failures import first_line
 from pgsweep.plain import shell_word
 from pgsweep.regular import NotRegular, open_regular
@@ -174,7 +174,7 @@ def write_heat(path: Path, heat: SavedHeat) -> int:
     except (OSError, pa.ArrowException) as error:
         raise HeatError(
             f"cannot write `{path}`: {getattr(error, 'strerror', None) or error}",
-            hint=f"is there room, and may you write there? df -h {shell_word(str(path.parent))}",
+            hint=where_to_look(path),
         ) from error
     return size
 
