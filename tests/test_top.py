@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import subprocess
 import termios
 import threading
@@ -248,19 +247,6 @@ def test_keys_on_a_busy_server(wheel18: Cluster, quiet: str) -> None:
         screen.wait_for("in pool", without="pause the screen")
         screen.press("q")
         assert screen.wait_end() == 0
-        assert termios.tcgetattr(screen.master) == before
-        assert screen.raw.rfind(b"\x1b[?1049l") > screen.raw.rfind(b"\x1b[?1049h")
-        assert screen.raw.rfind(b"\x1b[?25h") > screen.raw.rfind(b"\x1b[?25l")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_puts_the_terminal_back(wheel18: Cluster, number: signal.Signals) -> None:
-    with screen_of("top", wheel18.conninfo(), "--interval", "0.2s", "--source", "peek") as screen:
-        before = termios.tcgetattr(screen.master)
-        screen.wait_for("in pool▼", "cost: ")
-        assert termios.tcgetattr(screen.master) != before
-        screen.process.send_signal(number)
-        assert screen.wait_end() == 130
         assert termios.tcgetattr(screen.master) == before
         assert screen.raw.rfind(b"\x1b[?1049l") > screen.raw.rfind(b"\x1b[?1049h")
         assert screen.raw.rfind(b"\x1b[?25h") > screen.raw.rfind(b"\x1b[?25l")
@@ -601,12 +587,3 @@ def test_once_as_text_and_what_is_refused(quiet: str) -> None:
     assert "pgsweep cache" in top(quiet).stderr
     gone = top("--once", "-h", "/nowhere")
     assert gone.returncode == 3
-
-
-def test_the_screen_needs_stderr_too(tmp_path: Path) -> None:
-    """It is drawn there: with stderr in a file nothing would be seen."""
-    elsewhere = f"import os; os.dup2(os.open({str(tmp_path / 'err')!r}, os.O_WRONLY | os.O_CREAT), 2)"
-    with screen_of("top", "host=/nowhere", first=elsewhere) as screen:
-        screen.process.wait(60)
-    assert screen.process.returncode == 2
-    assert "stdin, stdout or stderr is not a terminal" in (tmp_path / "err").read_text()

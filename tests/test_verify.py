@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import threading
@@ -32,9 +31,8 @@ from pgsweep.sizing.comparable import filling, just_filled
 from pgsweep.sizing.full_pool import wait_until_full
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.verify import _each, _moved, _within_together, miss_error, verify
-from pgsweep.sizing.workload_change import Drift, Load, compare_loads, difference, drift_of, load_of
+from pgsweep.sizing.workload_change import Drift, compare_loads, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.verification import VIEW
@@ -45,6 +43,7 @@ from tests.fix_process import wait_until
 from tests.fix_recording import WhenRecording, forget_cluster
 from tests.fix_results import cells_of, heads_of
 from tests.fix_shop import point_reads
+from tests.fix_workload import load
 
 MB = 1 << 20
 SCALE = 8
@@ -375,88 +374,6 @@ def test_counters_read_at_other_times_change_no_load(folder: Path, tmp_path: Pat
     assert traced.accesses_per_transaction == before.accesses_per_transaction
     assert traced.rows_per_transaction == before.rows_per_transaction
     assert not any(one.changed for one in compare_loads(before, traced))
-
-
-def load(
-    shares: dict[str, float],
-    *,
-    half: float = 0.0,
-    accesses: float = 10.0,
-    rows: float = 1.0,
-    misses: dict[str, float] | None = None,
-    halves: tuple[float, float] = (0.1, 0.1),
-) -> Load:
-    import numpy as np
-
-    none = np.zeros(0)
-    totals = Totals(
-        seconds=10.0,
-        hits=900.0,
-        misses=100.0,
-        relation_misses=none,
-        relation_accesses=none,
-        relation_scans=none,
-        relation_scanned_blocks=none,
-        relation_growth_blocks=none,
-        first_half_miss_ratio=halves[0],
-        second_half_miss_ratio=halves[1],
-    )
-    return Load(
-        totals=totals,
-        shares=shares,
-        miss_ratios=misses or dict.fromkeys(shares, 0.1),
-        half_difference=half,
-        transactions_per_second=100.0,
-        accesses_per_second=100.0 * accesses,
-        accesses_per_transaction=accesses,
-        rows_per_transaction=rows,
-        data_bytes=100 * MB,
-    )
-
-
-def test_what_counts_as_another_load() -> None:
-    before = load({"public.a": 0.7, "public.b": 0.3})
-    assert difference(before.shares, {"public.b": 1.0}) == pytest.approx(0.7)
-
-    def changed(after: Load, first: Load = before) -> list[str]:
-        return [one.name for one in compare_loads(first, after) if one.changed]
-
-    assert changed(load({"public.a": 0.65, "public.b": 0.35})) == []
-    assert changed(load({"public.a": 0.5, "public.c": 0.5})) == ["accesses by relation"]
-    restless = load(before.shares, half=0.2)
-    assert changed(load({"public.a": 0.5, "public.b": 0.5}), restless) == []
-    assert changed(load(before.shares, accesses=20)) == ["page accesses per transaction"]
-    assert changed(load(before.shares, rows=3)) == ["rows written per transaction"]
-
-
-def test_a_change_of_the_load_is_said_of_what_was_before() -> None:
-    before = load({"public.a": 1.0}, accesses=90, rows=1.6)
-    workload = compare_loads(before, load(before.shares, accesses=121.5, rows=176))
-    evidence, plain = Path(__file__).parent / "answers" / "evidence", Terminal(width=100, unicode=False)
-    result = verify(evidence / "sql-before-15", evidence / "sql-after-15")
-    text = VIEW.text(structs.replace(result, workload=workload), plain)
-    assert re.search(r"accesses per transaction .* \+35\.0% +-10% to \+11% +changed", text)
-    assert re.search(r"rows written per transaction .* 110 times +-20% to \+25% +changed", text)
-    restless = load(before.shares, half=0.4)
-    text = VIEW.text(structs.replace(result, workload=compare_loads(restless, before)), plain)
-    assert re.search(r"accesses per transaction .* any\b", text)
-    none = compare_loads(load(before.shares, rows=0), before)
-    assert "from none" in VIEW.text(structs.replace(result, workload=none), plain)
-
-
-def test_how_far_the_load_itself_moved() -> None:
-    before = load({"public.a": 0.99, "public.b": 0.01})
-    assert (drift_of(before, before).low, drift_of(before, before).high) == (1.0, 1.0)
-    # A hundredth of the accesses went to a table that hardly fits: the misses rise by a sixth.
-    moved = load({"public.a": 0.98, "public.b": 0.02}, misses={"public.a": 0.05, "public.b": 0.9})
-    drift = drift_of(before, moved)
-    assert drift.low == 1.0
-    assert drift.high == pytest.approx((0.98 * 0.05 + 0.02 * 0.9) / (0.99 * 0.05 + 0.01 * 0.9))
-    restless = drift_of(load(before.shares, halves=(0.08, 0.1)), before)
-    assert (restless.low, restless.high) == pytest.approx((0.8, 1.2))
-    assert drift_of(load(before.shares, accesses=10.5), before).high == pytest.approx(1 + 0.5 / 10.5)
-    unseen = drift_of(load(before.shares, halves=(0.0, 0.1)), before)
-    assert unseen.high == 1.0, "the counters were read twice only"
 
 
 @pytest.mark.parametrize(
