@@ -90,6 +90,28 @@ def test_record_takes_libpqs_environment_and_is_quiet(wheel18: Cluster, tmp_path
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
+def test_an_interrupt_does_not_wait_for_the_judge(wheel18: Cluster, tmp_path: Path) -> None:
+    first = """
+import pathlib, time
+import pgsweep.evidence.outlook as evidence
+import pgsweep.sizing.outlook as sizing
+evidence.LEAST_SECONDS = 1.0
+def refusal_of(*_):
+    pathlib.Path("asked").touch()
+    time.sleep(600)
+sizing.refusal_of = refusal_of
+"""
+    words = ("record", wheel18.conninfo(), "-o", "x.evidence", "--source", "sql")
+    with launch(*words, cwd=tmp_path, first=first) as process:
+        wait_until((tmp_path / "asked").exists)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "ended by interrupt" in out
+    assert "Traceback" not in errors
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, number: signal.Signals) -> None:
     words = ("record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence")

@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             code = _run(arguments, whole_process=argv is None)
             sys.stdout.flush()
+            if argv is None:
+                _leave_what_is_computed(code)
         except KeyboardInterrupt:
             sys.stderr.write("\ninterrupted\n")
             return INTERRUPTED
@@ -49,6 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
     return code
+
+
+def _leave_what_is_computed(code: int) -> None:
+    """End the process now where a recording is still judged that has ended: Python would wait for that."""
+    outlook = sys.modules.get("pgsweep.evidence.outlook")
+    if outlook is not None and outlook.is_judging():
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _run(arguments: list[str], *, whole_process: bool) -> int:

@@ -8,6 +8,7 @@ thread of its own, for on a busy machine it is half a minute in which nothing wo
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pgsweep.progress import Progress
 UNPREDICTABLE: Final = "unpredictable"
 """What such a recording is ended by."""
 
+_THREAD: Final = "judge of a recording"
 _LATER: Final = 2.0
 _AGAIN: Final = 1.5
 """How much longer a recording has to be to be judged again, after no refusal and after one."""
@@ -52,6 +54,11 @@ class Judge:
     decides: bool = False
 
 
+def is_judging() -> bool:
+    """Return whether a judge of this process is still at work, perhaps of a recording that has ended."""
+    return any(thread.name.startswith(_THREAD) for thread in threading.enumerate())
+
+
 class Outlook:
     """Decides with a judge when a recording ends.
 
@@ -75,7 +82,7 @@ class Outlook:
         self._asked_seconds = asked_seconds
         self._progress = progress
         self._due_seconds = LEAST_SECONDS
-        self._thread = ThreadPoolExecutor(1)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=_THREAD)
         self._asked: Future[Refusal | None] | None = None
         self.refusal: Refusal | None = None
 
