@@ -25,7 +25,7 @@ def folder(wheel18: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with shop_under_load(wheel18) as conninfo:
         done = run("record", conninfo, "--source", "sql", "--for", "12s", "-o", "shop.evidence", cwd=path)
         assert done.returncode == 0, done.stderr
-        done = run("advise", "shop.evidence", "-d", conninfo, "--ram", "8GB", "--json", cwd=path)
+        done = run("advise", "shop.evidence", "-d", conninfo, "--ram", "64GB", "--json", cwd=path)
         assert done.returncode == 0, done.stderr
         (path / "live.json").write_text(done.stdout)
         done = run("advise", conninfo, "--source", "sql", "--for", "3s", "--json", cwd=path)
@@ -45,12 +45,11 @@ def test_evidence_alone(folder: Path) -> None:
 def test_with_the_server_huge_pages_and_connections_are_counted(folder: Path) -> None:
     result = json.loads((folder / "live.json").read_text())
     assert result["schema"] == "pgsweep.advise/1"
-    assert result["memory_bytes"] == 8 << 30
+    # More than other tests and programs take of this machine.
+    assert result["memory_bytes"] == 64 << 30
     settings = {one["name"]: one for one in result["settings"]}
     assert next(iter(settings)) == "shared_buffers"
-    planner = settings["effective_cache_size"]
-    # Beside other work on this machine 8 GB may be less than what other programs take.
-    assert planner["action"] in ("set", "leave") or "leave no page cache in 8 GB" in planner["reason"]
+    assert settings["effective_cache_size"]["action"] in ("set", "leave")
     known = result["verdict"]["level"] != "refused"
     assert result["disk_reads_from"] == ("simulated" if known else "bounded")
     if os.geteuid() == 0:

@@ -88,7 +88,7 @@ def test_applications_find_half_of_the_connections_free(crowded: Cluster, tmp_pa
             used = result["work"]["connections"] if command[0] == "warm" else result["plan"]["jobs"]
             # The watcher's is taken, and maybe one that has just ended.
             assert FREE // 2 - 2 <= used <= (FREE - 1) // 2, used
-            assert used <= most < FREE - 3, most
+            assert used <= most <= (FREE + 1) // 2, most
 
 
 @pytest.mark.slow
