@@ -175,7 +175,9 @@ def test_a_trace_in_a_small_memory_says_what_comes_from_disk(tmp_path: Path) -> 
     ]
     assert all(part > 0 for part in parts)
     assert sum(parts) == use["memory_bytes"] == 160 << 20
-    assert memory["costs"]["copy_kind"] == "measured"
+    [today] = [one for one in memory["points"] if one["shared_buffers_bytes"] == 16 << 20]
+    hardly_any = 1 - today["page_cache_hit_ratio"] < 0.02
+    assert memory["costs"]["copy_kind"] == ("mean" if hardly_any else "measured")
     *others, largest = memory["points"]
     assert largest["saved_seconds_per_gb"] is None
     for small, large in pairwise(memory["points"]):
