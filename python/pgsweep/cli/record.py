@@ -68,6 +68,13 @@ ENOUGH = "enough"
     "anyway. Needs root on the server's host.",
 )
 @click.option(
+    "--budget",
+    type=Percent(),
+    help="The share of this host's processors that the recording may take, such as 1%. auto then takes a "
+    "trace where one is expected to take no more, else snapshots at longer intervals. A trace that takes "
+    "more is ended.",
+)
+@click.option(
     "-o",
     "--out",
     type=FileName(),
@@ -92,6 +99,7 @@ def command(
     max_events: int | None,
     max_bytes: int | None,
     time_reads: bool,
+    budget: float | None,
     out: Path | None,
     as_json: bool,
     script: bool,
@@ -112,6 +120,7 @@ def command(
       pgsweep record -h db1 -U postgres -d shop -o shop.evidence
       pgsweep record service=shop --for 5min
       pgsweep record service=shop --until 0.5%
+      sudo pgsweep record -d shop --budget 1%
       sudo pgsweep record -d shop --source trace --for 20s --max-bytes 2GB
       pgsweep record --script --for 10min > gather.sql
     """
@@ -137,7 +146,9 @@ def command(
     from pgsweep.sizing.outlook import refusal_of
 
     if dry_run:
-        plan = target.use(lambda conninfo: plan_record(conninfo, out, source=source, time_reads=time_reads))
+        plan = target.use(
+            lambda conninfo: plan_record(conninfo, out, source=source, time_reads=time_reads, budget=budget)
+        )
         for refusal in plan.passed_over:
             settings.say(f"not possible by {refusal}")
         _show_plan(run, plan, as_json=as_json)
@@ -154,6 +165,7 @@ def command(
                 max_events=max_events,
                 max_bytes=max_bytes,
                 time_reads=time_reads,
+                budget=budget,
                 progress=shown,
                 stop=stop,
                 judge=Judge(lambda evidence: refusal_of(evidence, until), decides=until is not None),

@@ -58,6 +58,7 @@ def record_peek(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
     judge: Judge | None = None,
+    budget: float | None = None,
     overwrite: bool = False,
     sample_blocks: int | None = None,
     blocks_cached: bool = True,
@@ -77,6 +78,7 @@ def record_peek(
         progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
         judge: asked while it is recorded whether a prediction will be refused (outlook.py).
+        budget: share of all processors of this host that the recording may take (budget.py).
         overwrite: replace evidence that is there already.
         sample_blocks: keep about this number of blocks a snapshot; None decides by the size of the pool.
         time_reads: time how long reads take, by probes in the server (read_timing.py).
@@ -117,6 +119,7 @@ def record_peek(
                 pace=pace,
                 blocks_cached=blocks_cached,
                 judge=judge,
+                budget=budget,
                 progress=progress,
                 stop=stop or threading.Event(),
             )

@@ -82,6 +82,7 @@ class SnapshotSchedule:
         self._clock = clock
         self._rng = rng
         self.interval_seconds = self._first_interval()
+        self._least_interval_seconds = 0.0
         self._slot_begin = -self.interval_seconds
         self.due_seconds = 0.0
         self.choose_next(0.0)
@@ -91,10 +92,15 @@ class SnapshotSchedule:
         """Return the share of one backend's time that the snapshots take."""
         return self.cost_seconds / self.interval_seconds
 
+    def space(self, interval_seconds: float) -> None:
+        """Have snapshots at least so far apart from now on."""
+        self._least_interval_seconds = interval_seconds
+
     def choose_next(self, now: float) -> None:
         """Choose the time of the next snapshot, in the first slot that is not over."""
         if self.seconds is None and self._clock.snapshots >= 5:
             self._stretch()
+        self.interval_seconds = max(self.interval_seconds, self._least_interval_seconds)
         self._slot_begin += self.interval_seconds
         if self._slot_begin + self.interval_seconds < now:
             self._slot_begin = now

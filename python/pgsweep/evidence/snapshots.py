@@ -23,6 +23,7 @@ import numpy as np
 
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
 from pgsweep.evidence.block_residency import BlockResidency, Pool
+from pgsweep.evidence.budget import Budget, note_budget
 from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.endings import CANCELLED, WENT_AWAY, refused, went_away
 from pgsweep.evidence.host_memory import facts_at_end
@@ -157,6 +158,7 @@ class Recording:
         pace: times the processors meanwhile; None does not.
         blocks_cached: keep which blocks the page cache holds at both ends.
         judge: asked whether what is recorded will be refused, so that the recording ends in time.
+        budget: share of all processors that the recording may take; None for no bound.
         progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
     """
@@ -173,10 +175,13 @@ class Recording:
         pace: PaceTimer | None = None,
         blocks_cached: bool = True,
         judge: Judge | None = None,
+        budget: float | None = None,
         progress: Progress,
         stop: threading.Event,
     ) -> None:
         self._judge = judge
+        self._budget_share = budget
+        self._budget: Budget | None = None
         self._connection = connection
         self._watch = SessionWatch(connection, server.database_oid)
         self._postmaster_pid = postmaster_pid
@@ -211,6 +216,8 @@ class Recording:
 
         self._started = time.monotonic()
         worked_before = self._backend.seconds()
+        if self._budget_share is not None:
+            self._budget = Budget(self._budget_share, self._server_seconds)
         log = CounterLog(counters, self._writer, self._now)
         self._sample(log, full=True)
         log.add_of_host(self._postmaster_pid)
@@ -235,6 +242,8 @@ class Recording:
         length_seconds = max(log.sampled_seconds, 1e-9)
         accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
         self._judge_whole(log, ended_by, length_seconds, accesses)
+        if self._budget is not None and (exceeded := self._budget.exceeded) is not None:
+            self._warnings.append(exceeded)
         if not self._backend.is_seen:
             worked_seconds = log.spent_seconds + self._spent_seconds * self._view.loads_server
         measured = worked_seconds / length_seconds
@@ -262,6 +271,7 @@ class Recording:
                     "laps": self._clock.passes,
                     "effective_snapshots": self._clock.effective_snapshots,
                     **self._view.measured(length_seconds),
+                    **({} if self._budget is None else self._budget.facts),
                     **timing.overhead,
                 },
             )
@@ -342,7 +352,15 @@ class Recording:
         )
         # All else that is done stands in the plan: `record --dry-run`.
         self._progress.note(sentence)
+        if self._budget_share is not None:
+            self._progress.note(note_budget(self._budget_share))
         return share
+
+    def _server_seconds(self) -> float:
+        """Return what the recording has taken of the server: of its processors where they are seen."""
+        if self._backend.is_seen:
+            return self._backend.seconds()
+        return self._spent_seconds * self._view.loads_server
 
     def _usual_seconds(self, statements: Callable[[], object]) -> float:
         """Return what statements take at times: what others do meanwhile takes the processor's caches."""
@@ -399,12 +417,17 @@ class Recording:
             now = self._now()
             if self._stop.is_set():
                 return "interrupt"
-            reason = outlook.decided(schedule.reason_to_end(now), now)
+            may_ask = self._budget is None or self._budget.is_enough_for(outlook.judge_seconds)
+            reason = outlook.decided(schedule.reason_to_end(now), now, may_ask=may_ask)
             if reason is not None:
                 return reason
             if now >= schedule.due_seconds:
+                worked = time.thread_time() + self._server_seconds()
                 self._sample(log)
                 self._take(log)
+                if self._budget is not None:
+                    worked = time.thread_time() + self._server_seconds() - worked
+                    schedule.space(self._budget.interval_seconds(worked))
                 self._advise(schedule)
                 now = self._now()
                 schedule.choose_next(now)

@@ -39,6 +39,7 @@ def record_sql(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
     judge: Judge | None = None,
+    budget: float | None = None,
     overwrite: bool = False,
     sample_blocks: int | None = None,
     blocks_cached: bool = True,
@@ -59,6 +60,7 @@ def record_sql(
         progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
         judge: asked while it is recorded whether a prediction will be refused (outlook.py).
+        budget: share of all processors of this host that the recording may take (budget.py).
         overwrite: replace evidence that is there already.
         sample_blocks: transfer about this number of blocks a snapshot; None decides by the size of the pool.
         blocks_cached: keep which blocks the page cache holds at both ends, where the server is on this host.
@@ -101,6 +103,7 @@ def record_sql(
                 postmaster_pid=postmaster_pid,
                 blocks_cached=blocks_cached,
                 judge=judge,
+                budget=budget,
                 progress=progress,
                 stop=stop or threading.Event(),
             )

@@ -36,6 +36,7 @@ def record_trace(
     seconds: float | None = None,
     max_events: int | None = None,
     max_bytes: int | None = None,
+    budget: float | None = None,
     only_database: bool = False,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
@@ -57,6 +58,8 @@ def record_trace(
         seconds: length of the recording; None records until something else ends it.
         max_events: end after this number of accesses.
         max_bytes: end when the evidence has about this size.
+        budget: share of all processors that it may take: it is not begun where more is expected, and ended
+            where it takes more (budget.py).
         only_database: have the kernel drop the accesses to other databases than this one and the shared
             catalogs: less to store, but a simulation then does not see who else used the pool.
         progress: called with the expected cost before it is spent, and with the time passed.
@@ -67,7 +70,8 @@ def record_trace(
 
     Raises:
         ConnectionFailed: the server cannot be reached.
-        MissingAbility: not root, not this host, not x86-64, no uprobes, or a server without symbols.
+        MissingAbility: not root, not this host, not x86-64, no uprobes, or a server without symbols; or it is
+            expected to take more than the budget.
         EvidenceError: the evidence cannot be written.
     """
     progress = progress or NullListener()
@@ -92,13 +96,13 @@ def record_trace(
         recording = TraceRecording(
             connection, server, postmaster_pid, start_time, progress, stop or threading.Event()
         )
-        expected = recording.state_cost(cost_seconds, seconds)
+        expected = recording.state_cost(cost_seconds, seconds, budget)
         meta = recording.meta()
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer, _abilities():
             databases = [0, server.database_oid] if only_database else []
             return recording.run(
                 writer,
-                Limits(seconds, max_events, max_bytes),
+                Limits(seconds, max_events, max_bytes, budget),
                 lambda: Tracer(
                     postmaster_pid,
                     server.version_num,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from pgsweep._native import PoolReader, Tracer
 from pgsweep.evidence.block_residency import BlockResidency, Pool
+from pgsweep.evidence.budget import Budget, check_trace
 from pgsweep.evidence.endings import CANCELLED, WENT_AWAY, refused, went_away
 from pgsweep.evidence.host_memory import facts_at_end
 from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning
@@ -75,6 +76,7 @@ class Limits(msgspec.Struct, frozen=True):
     seconds: float | None
     events: int | None
     bytes: int | None
+    budget: float | None = None
 
 
 class TraceRecording:
@@ -117,6 +119,7 @@ class TraceRecording:
         self._end_ns: int | None = None
         self._snapshots = 0
         self._memory: PoolReader | None = None
+        self._budget: Budget | None = None
         # Before the probes and the first counters: statements of ours would be in one of them only.
         self._unlike = self._compared()
         self._look_seconds = time.process_time() - begun
@@ -148,7 +151,7 @@ class TraceRecording:
             )
         return pid
 
-    def state_cost(self, cost_seconds: float, seconds: float | None) -> float:
+    def state_cost(self, cost_seconds: float, seconds: float | None, budget: float | None = None) -> float:
         """Say what tracing will cost, and return it as a share of all processors' time.
 
         An access costs one event, a miss another one.
@@ -156,6 +159,10 @@ class TraceRecording:
         Args:
             cost_seconds: of an event.
             seconds: that will be recorded; None where that is not known.
+            budget: share of all processors that it may take; None for no bound.
+
+        Raises:
+            MissingAbility: it is expected to take more.
         """
         self._progress.stage("measuring the load", 1.0)
         worked = time.process_time()
@@ -178,6 +185,7 @@ class TraceRecording:
             f"{cost_seconds * 1e6:.2f} µs each, and {format_percent(own, 1)} of one processor to store them: "
             f"{format_percent(share, 1)} of {processors} processors"
         )
+        check_trace(budget, share, events * (seconds or _USUAL_SECONDS))
         return share
 
     def _total_accesses(self) -> tuple[float, float]:
@@ -201,6 +209,8 @@ class TraceRecording:
         if limits.seconds is not None:
             self._end_ns = round(limits.seconds * 1e9)
         tracer = start()
+        if limits.budget is not None:
+            self._budget = Budget(limits.budget, lambda: tracer.counts()["events"] * cost_seconds)
         try:
             started = tracer.start_ns() / 1e9
             log = CounterLog(self._reader, writer, lambda: time.monotonic() - started)
@@ -247,6 +257,8 @@ class TraceRecording:
         length_seconds = self._length_seconds(ended_by)
         if ended_by not in WENT_AWAY:
             self._finish(writer, log)
+        if self._budget is not None and (exceeded := self._budget.exceeded) is not None:
+            self._warnings.append(exceeded)
         self._judge(lost, counts, was_reset=log.was_reset)
         writer.close(
             msgspec.structs.replace(
@@ -263,6 +275,7 @@ class TraceRecording:
                     "probed_seconds": probed_seconds,
                     "expected_share": expected,
                     "measured_share": measured,
+                    **({} if self._budget is None else self._budget.facts),
                     "reader_processor_seconds": tracer.reader_processor_seconds(),
                     **timing.overhead,
                 },
@@ -310,6 +323,8 @@ class TraceRecording:
                     return "interrupt"
                 if limits.seconds is not None and now >= limits.seconds:
                     return "time"
+                if self._budget is not None and self._budget.is_exceeded_by_a_trace:
+                    return "budget"
                 if not self._server_lives():
                     return self._gone(started)
                 self._alive_ns = round(now * 1e9)
