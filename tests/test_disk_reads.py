@@ -118,6 +118,19 @@ def test_where_all_fits_into_the_pool_its_misses_bound_the_disk_reads(trace: Pat
     assert most[240 * MB] < 0.03
 
 
+def test_a_pool_that_misses_nothing_reads_no_more_from_disk_than_a_smaller_one() -> None:
+    """At 8 MB no miss was simulated, so that each one that there may be was thought to come from disk."""
+    evidence = Path(__file__).parent / "answers" / "evidence" / "trace-drops-18"
+    found = predict(evidence, sizes_bytes=[4 * MB, 8 * MB], memory_bytes=512 * MB)
+    assert found.memory is not None
+    small, large = found.memory.points
+    assert small.page_cache_hit_ratio is not None
+    assert large.page_cache_hit_ratio is None
+    assert found.points[-1].high * found.observed.accesses_per_second > 5
+    assert 0 < large.disk_reads_high <= small.disk_reads_high * 1.05 < 5
+    assert large.disk_bytes_high <= small.disk_bytes_high * 1.05
+
+
 def with_host(
     trace: Path,
     path: Path,

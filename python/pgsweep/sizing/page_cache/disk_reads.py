@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from pgsweep.errors import UsageError
 from pgsweep.records.prediction import (
@@ -268,6 +269,7 @@ class DiskReads(ABC):
         reasons += self._remarks()
         if self._facts.other_files_bytes is None:
             reasons.append("cached files of others were not seen, and are left out")
+        points = self._bounded(points, found, factors, twice_factor)
         return MemoryPrediction(
             memory_bytes=self._memory_bytes,
             memory_from="asked" if self._asked else "cgroup" if self._facts.from_cgroup else "host",
@@ -282,6 +284,36 @@ class DiskReads(ABC):
             measured_twice_bytes=measured_twice,
             timed_reads=timed_reads(self._observation),
         )
+
+    def _bounded(
+        self,
+        points: list[DiskPoint],
+        found: dict[int, SizeReads],
+        factors: tuple[float, ...],
+        twice_factor: float,
+    ) -> list[DiskPoint]:
+        """Return the points; where hardly any miss was simulated, a smaller pool bounds the disk reads.
+
+        Of a handful of misses all may wait for the disk. But before the same page cache a smaller pool has
+        at least as many that do, and there they are known. No more is simulated where the bound is in order.
+        """
+        curve = {point.shared_buffers_bytes: point for point in self._result.points}
+        many: int | None = None
+        bounded: list[DiskPoint] = []
+        for point in sorted(points, key=lambda one: one.shared_buffers_bytes):
+            size = point.shared_buffers_bytes
+            if many is None or found[size].best.misses >= _HANDFUL:
+                many = size
+            elif point.disk_reads_high > bounded[-1].disk_reads_high:
+                smaller = self._simulate(many, found[size].share)
+                bound = self._point(curve[many], smaller, factors, twice_factor)
+                point = replace(
+                    point,
+                    disk_reads_high=min(point.disk_reads_high, bound.disk_reads_high),
+                    disk_bytes_high=min(point.disk_bytes_high, bound.disk_bytes_high),
+                )
+            bounded.append(point)
+        return bounded
 
     def _relations(self, points: list[DiskPoint], found: dict[int, SizeReads]) -> list[RelationCurve]:
         """Return what each relation reads: its part of the misses and of the disk reads, as simulated."""
