@@ -53,6 +53,14 @@ FLAG_PINNED: Final = 2
 FLAG_STRATEGY_KNOWN: Final = 4
 """the strategy is known."""
 
+PASSES_OF_PATHS: Final = (12.0, 1.0)
+PASSES_OF_STATES: Final = (45.0, 15.0)
+"""Clock passes below which a prediction is rough, and below which it is refused. The states of snapshots are
+taken for independent, which takes many passes; paths are followed where the hand is known."""
+
+_MARGIN: Final = 1.25
+"""The time of a clock pass is estimated, while it is recorded and afterwards."""
+
 # Column types, as numpy names them; `str` is UTF-8 text.
 TABLES: Final[dict[str, dict[str, str]]] = {
     "accesses": {
@@ -230,3 +238,8 @@ def is_identifier(text: str) -> bool:
 def other_cluster(one: str, other: str) -> bool:
     """Return whether two system identifiers are those of different clusters; not where one is not known."""
     return bool(one and other and one != other)
+
+
+def wanted_passes(*, hand_seen: bool) -> float:
+    """Return the clock passes that a recording should cover, so that no prediction calls it short."""
+    return _MARGIN * (PASSES_OF_PATHS if hand_seen else PASSES_OF_STATES)[0]
