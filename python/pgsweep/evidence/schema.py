@@ -174,7 +174,7 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
         started_at: wall clock at the beginning, ISO 8601 with zone; all other times count from here.
         seconds: length of the observation.
         accesses_per_second: page accesses of the database, extensions left out, from a trace that lost none;
-            0 where that is not known.
+            null where that is not known, as of snapshots; 0 in older evidence.
         complete: the recorder closed the evidence itself; otherwise it was cut.
         ended_by: why the observation ended: `enough`, `time`, `limit`, `unpredictable`, `interrupt`,
             `server`, `disk`, ...
@@ -198,7 +198,7 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     started_at: str = ""
     seconds: float = 0.0
-    accesses_per_second: float = 0.0
+    accesses_per_second: float | None = None
     complete: bool = False
     ended_by: str = ""
     server_version_num: int = 0

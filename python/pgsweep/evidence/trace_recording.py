@@ -252,7 +252,7 @@ class TraceRecording:
             msgspec.structs.replace(
                 writer.meta,
                 seconds=length_seconds,
-                accesses_per_second=0.0 if lost else self._database_accesses / max(length_seconds, 1e-9),
+                accesses_per_second=None if lost else self._database_accesses / max(length_seconds, 1e-9),
                 ended_by=ended_by,
                 lost_events=lost,
                 losses={"ring_full": lost} if lost else {},

@@ -120,7 +120,7 @@ class Server:
             database=meta.database,
             database_oid=meta.database_oid,
             seconds=meta.seconds,
-            accesses_per_second=meta.accesses_per_second,
+            accesses_per_second=meta.accesses_per_second or 0.0,
             complete=meta.complete,
             ended_by=meta.ended_by,
             lost_events=meta.lost_events,
