@@ -357,7 +357,7 @@ def test_results_propose_commands_for_the_users_own_server(wheel18: Cluster) -> 
         finally:
             connection.execute("DROP ROLE looker")
     assert seen.returncode == 0
-    grant = 'GRANT pg_monitor TO "looker"'
+    grant = "GRANT pg_monitor TO looker"
     said = " ".join(seen.stdout.split())
     assert f"psql -h {host} -p 5432 -U postgres -d postgres -c '{grant}'" in said
 
