@@ -53,6 +53,9 @@ FLAG_PINNED: Final = 2
 FLAG_STRATEGY_KNOWN: Final = 4
 """the strategy is known."""
 
+EXTENSIONS_ARE_READS_BELOW: Final = 160000
+"""Until 15 the server counts a new block as a read (bufmgr.c, ReadBuffer_common)."""
+
 # Column types, as numpy names them; `str` is UTF-8 text.
 TABLES: Final[dict[str, dict[str, str]]] = {
     "accesses": {
@@ -165,8 +168,8 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
         source: `sql`, `peek`, `trace` or `import`.
         started_at: wall clock at the beginning, ISO 8601 with zone; all other times count from here.
         seconds: length of the observation.
-        accesses_per_second: page accesses of the database, extensions left out, from a trace that lost none;
-            0 where that is not known.
+        accesses_per_second: page accesses of the database, as the server counts them, from a trace that lost
+            none; 0 where that is not known.
         complete: the recorder closed the evidence itself; otherwise it was cut.
         ended_by: why the observation ended: `enough`, `time`, `limit`, `unpredictable`, `interrupt`,
             `server`, `disk`, ...
