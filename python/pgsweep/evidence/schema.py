@@ -25,6 +25,9 @@ ANSWERS: Final = ".answers"
 STATISTICS_RESET: Final = "the server's statistics were reset during the recording"
 """A warning in meta.json; a prediction from snapshots is rough then."""
 
+NEVER_FULL: Final = "shared_buffers is not full yet: nothing had to be evicted"
+"""A warning in meta.json; a prediction says more of it."""
+
 SERVER_ENDED: Final = "the server was stopped, restarted or crashed; the evidence ends there"
 """A warning in meta.json."""
 
