@@ -26,7 +26,7 @@ from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_war
 from pgsweep.evidence.processor_times import copy_facts, pace_facts, pace_timer, program
 from pgsweep.evidence.read_timing import ReadTiming, open_timer, timing_facts
 from pgsweep.evidence.relations import KnownRelations
-from pgsweep.evidence.schema import NEW_PAGE, STATISTICS_RESET, TABLES
+from pgsweep.evidence.schema import EXTENSIONS_ARE_READS_BELOW, NEW_PAGE, STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
 from pgsweep.host.processor_pace import PaceTimer
@@ -354,7 +354,9 @@ class TraceRecording:
         if count:
             writer.append("accesses", accesses)
             self._rows += count
-            ours = (accesses["db"] == self._server.database_oid) & (accesses["kind"] != NEW_PAGE)
+            ours = accesses["db"] == self._server.database_oid
+            if self._server.version_num >= EXTENSIONS_ARE_READS_BELOW:
+                ours &= accesses["kind"] != NEW_PAGE
             if self._recovery_pid is not None:
                 ours &= accesses["pid"] != self._recovery_pid
             self._database_accesses += int(np.count_nonzero(ours))
