@@ -169,7 +169,7 @@ def test_without_the_extension_or_the_right_the_rest_is_shown(
         consumers.remember_hidden(len(hidden))
         enable = consumers.missing[0].enable or ""
         assert "psql -h" in enable
-        assert "'GRANT pg_monitor TO \"watcher\"'" in enable
+        assert "'GRANT pg_monitor TO watcher'" in enable
 
 
 def test_an_extension_that_is_a_strangers_is_not_used(shop: Cluster) -> None:

@@ -427,7 +427,7 @@ def test_a_role_without_rights_learns_what_to_grant(shop: str) -> None:
                 # Also where the time is over before the first round.
                 Keeper(reader, KeepOptions(names=["hot"])).run(seconds=0)
             hint = str(caught.value.hint)
-            assert """-c 'GRANT SELECT ON "public"."hot" TO "keep_reader"'""" in hint
+            assert """-c 'GRANT SELECT ON public.hot TO keep_reader'""" in hint
             assert f"-p {conninfo_to_dict(shop)['port']}" in hint
             connection.execute("GRANT SELECT ON hot TO keep_reader")
             result = Keeper(reader, KeepOptions(names=["hot", "flood"], budget_bytes=3 << 20)).run(seconds=1)

@@ -52,7 +52,7 @@ def advise_warming(situation: Situation, *, restarts: bool) -> AdvisedSetting:
         name="warm-up",
         where="command",
         today=None,
-        value=f"{_SAVE}; restart; {_RESTORE}",
+        value=f"before the restart: {_SAVE}; after it: {_RESTORE}",
         action="set",
         kind=kind,
         reason=why,

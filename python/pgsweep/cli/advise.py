@@ -20,6 +20,7 @@ from pgsweep.cli.common import (
 )
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import write_stdout
+from pgsweep.cli.own_server import naming_own_server
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.watched import Watched
 from pgsweep.errors import INTERRUPTED, UsageError
@@ -204,6 +205,7 @@ def command(
             from pgsweep.ui.forms import patch
             from pgsweep.ui.results import plain
 
+            result = naming_own_server(run.settings, result)
             write_stdout(patch(plain(result), result.form if form in (None, "patch") else form))
     return 0
 

@@ -139,7 +139,8 @@ class Output:
         from pgsweep.ui.results import to_text
         from pgsweep.ui.terminal import Terminal
 
-        terminal = Terminal(width=100) if to_file else self._settings.terminal()
+        # A file has what a pipe gets.
+        terminal = Terminal() if to_file else self._settings.terminal()
         return to_text(
             result, terminal if to_file else replace(terminal, tables=self._tables, rows=self._rows)
         )

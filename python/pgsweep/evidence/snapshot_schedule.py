@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from pgsweep.evidence.clock_passes import WANTED_PASSES, PassClock
+from pgsweep.evidence.clock_passes import PassClock
 
 DUTY: Final = 0.025
 """Share of time that snapshots may take of one backend."""
@@ -142,5 +142,5 @@ class SnapshotSchedule:
         """Space snapshots out where passes are long: an open-ended recording needs no thousands of them."""
         pass_seconds = self._clock.pass_seconds
         if not math.isinf(pass_seconds):
-            wanted = min(WANTED_PASSES * pass_seconds / WANTED_COUNT, LONGEST_INTERVAL_SECONDS)
+            wanted = min(self._clock.wanted_passes * pass_seconds / WANTED_COUNT, LONGEST_INTERVAL_SECONDS)
             self.interval_seconds = max(wanted, SHORTEST_INTERVAL_SECONDS, self.cost_seconds / DUTY)

@@ -39,7 +39,7 @@ from pgsweep.evidence.processor_times import pace_facts
 from pgsweep.evidence.read_timing import ReadTiming
 from pgsweep.evidence.relations import KnownRelations
 from pgsweep.evidence.sampling import BlockSample
-from pgsweep.evidence.schema import STATISTICS_RESET
+from pgsweep.evidence.schema import NEVER_FULL, STATISTICS_RESET
 from pgsweep.evidence.snapshot_schedule import MOST_SECONDS, SnapshotSchedule, least_seconds
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.processor_time import backend_seconds
@@ -528,7 +528,7 @@ def judged(
     if was_reset:
         warnings.append(STATISTICS_RESET)
     if not clock.pool_is_full:
-        warnings.append("shared_buffers is not full yet: nothing had to be evicted")
+        warnings.append(NEVER_FULL)
     elif math.isinf(clock.pass_seconds):
         warnings.append("hardly anything was evicted: the clock hand stood still")
     elif not clock.suffices:

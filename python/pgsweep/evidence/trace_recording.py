@@ -27,7 +27,7 @@ from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_war
 from pgsweep.evidence.processor_times import copy_facts, pace_facts, pace_timer, program
 from pgsweep.evidence.read_timing import ReadTiming, open_timer, timing_facts
 from pgsweep.evidence.relations import KnownRelations
-from pgsweep.evidence.schema import NEW_PAGE, STATISTICS_RESET, TABLES
+from pgsweep.evidence.schema import EXTENSIONS_ARE_READS_BELOW, NEW_PAGE, STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
 from pgsweep.host.processor_pace import PaceTimer
@@ -264,7 +264,7 @@ class TraceRecording:
             msgspec.structs.replace(
                 writer.meta,
                 seconds=length_seconds,
-                accesses_per_second=0.0 if lost else self._database_accesses / max(length_seconds, 1e-9),
+                accesses_per_second=None if lost else self._database_accesses / max(length_seconds, 1e-9),
                 ended_by=ended_by,
                 lost_events=lost,
                 losses={"ring_full": lost} if lost else {},
@@ -369,7 +369,9 @@ class TraceRecording:
         if count:
             writer.append("accesses", accesses)
             self._rows += count
-            ours = (accesses["db"] == self._server.database_oid) & (accesses["kind"] != NEW_PAGE)
+            ours = accesses["db"] == self._server.database_oid
+            if self._server.version_num >= EXTENSIONS_ARE_READS_BELOW:
+                ours &= accesses["kind"] != NEW_PAGE
             if self._recovery_pid is not None:
                 ours &= accesses["pid"] != self._recovery_pid
             self._database_accesses += int(np.count_nonzero(ours))

@@ -10,11 +10,17 @@ pages and has not touched them yet has them reserved, so they count as free but 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pgsweep.errors import UsageError
 from pgsweep.host.procfile import lines_of, read_kernel_text
+from pgsweep.units import format_bytes
+
+_SMALLEST = 64 << 10
+"""On arm64 (Documentation/arch/arm64/hugetlbpage.rst)."""
 
 _POOLS = "kernel/mm/hugepages"
 _TRANSPARENT = "kernel/mm/transparent_hugepage"
@@ -141,6 +147,30 @@ def read_pools(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[Poo
         is_default = default is not None and default.size_bytes == size_bytes
         found.append(Pool(size_bytes, is_default, total, free, reserved, surplus, overcommit))
     return sorted(found, key=lambda pool: (not pool.is_default, pool.size_bytes))
+
+
+def check_page_size(size_bytes: int | None, pools: Sequence[Pool]) -> None:
+    """Check that there are huge pages of a size; None is whatever the server or the kernel takes.
+
+    Args:
+        size_bytes: of one page.
+        pools: of the server's host; none where it is another one.
+
+    Raises:
+        UsageError: this kernel has none, or none can have them.
+    """
+    if size_bytes is None:
+        return
+    sizes = [pool.size_bytes for pool in pools]
+    if sizes and size_bytes not in sizes:
+        known = " and ".join(map(format_bytes, sorted(sizes)))
+        raise UsageError(
+            f"there are no huge pages of {format_bytes(size_bytes)}", hint=f"this host's kernel has {known}"
+        )
+    if size_bytes < _SMALLEST or size_bytes & (size_bytes - 1):
+        raise UsageError(
+            f"there are no huge pages of {format_bytes(size_bytes)}", hint="on x86-64 there are 2MB and 1GB"
+        )
 
 
 def _counts(folder: Path) -> list[int]:

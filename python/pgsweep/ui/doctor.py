@@ -19,6 +19,7 @@ _AREAS = (("server", "On the server"), ("host", "On this host"))
 _LABELS = {
     "pg_monitor": "role pg_monitor",
     "databases": "all databases",
+    "tables": "all tables",
     "same_host": "same host",
     "same_user": "same user, or root",
     "page_cache": "page cache",

@@ -95,6 +95,8 @@ def _plan_lines(result: WarmResult) -> list[str]:
                 "Statistics do not say which blocks of a relation are used, so each is read from its "
                 "beginning. A heat file does: `pgsweep warm save`."
             )
+    if not _parted(result.relations)[0] and _parted(result.refused)[0]:
+        lines.append("Only system catalogs are planned: of all else the role may read nothing.")
     lines += _time_lines(result)
     return lines
 

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 import msgspec
 
 from pgsweep.errors import ClusterError
-from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, read_transparent, shared_memory
+from pgsweep.host.hugepages import (
+    Pool,
+    SharedMemory,
+    check_page_size,
+    read_pools,
+    read_transparent,
+    shared_memory,
+)
 from pgsweep.host.limits import UNLIMITED, HugeLimits, huge_page_limits
 from pgsweep.host.pagetables import model, own_tables, page_tables_of, vm_peak_bytes
 from pgsweep.host.postmaster import Search, search, user_of, why_not_linux
@@ -79,7 +86,7 @@ def examine(
         pending: with the settings that wait for a restart; without them, as it runs now.
 
     Raises:
-        UsageError: the text is not a connection string.
+        UsageError: the text is not a connection string, or there are no pages of that size.
         ConnectionFailed: the server cannot be reached, or went away.
         ClusterError: the server does not take the settings.
     """
@@ -89,6 +96,7 @@ def examine(
     changes = coming.changes
     here = pid is not None or facts.by_socket
     pools = read_pools() if here else []
+    check_page_size(page_bytes, pools)
     mapping = shared_memory(pid) if pid is not None else None
     size_of_page = (
         page_bytes

@@ -26,7 +26,14 @@ from pgsweep.pg.catalog import (
 )
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.grants import NO_RIGHT, as_command, grant_to_read
+from pgsweep.pg.grants import (
+    NO_RIGHT,
+    READ_ALL,
+    as_command,
+    grant_to_read,
+    grant_to_session,
+    unread_tables,
+)
 from pgsweep.pg.prewarm import read_named, read_warmable, require_prewarm
 from pgsweep.pg.refusals import explained
 from pgsweep.plain import relation_label, shell_word
@@ -182,6 +189,10 @@ def _gather_here(
     # Any session reads catalogs: that they are counted says nothing of what queries will read.
     own = [r for r in relations if r.schema not in (*SYSTEM_SCHEMAS, "pg_toast")] or relations
     unused = not any(heat[relation.oid] for relation in own)
+    tables = {r.oid for r in own if r.kind in "rm" and r.schema not in SYSTEM_SCHEMAS}
+    if not tables <= allowed:
+        why, grant = unread_tables(len(tables), len(tables & allowed)), grant_to_session(connection, READ_ALL)
+        found.missing.append(Missing(what=f"database {database}", why=why, enable=grant))
     found.accesses += 0.0 if unused else sum(heat.values())
     borrowed = _borrowed_heat(relations, heat, counted, scanned)
     # Their accesses are those of insertions, which need no more than the path to one leaf.
