@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from pgsweep.load.amount import total
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import without_fields
 from pgsweep.load.refusing import copy_chunk
@@ -30,6 +29,7 @@ from pgsweep.pg.retry import repeated
 from pgsweep.plain import quoted_where_needed
 from pgsweep.progress import Listener, NullListener
 from pgsweep.records.load import LoadChoice, LoadStep
+from pgsweep.records.rollup import total
 from pgsweep.units import format_bytes
 
 _TRIES: Final = 5
