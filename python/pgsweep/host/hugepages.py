@@ -213,11 +213,7 @@ def read_transparent(sys: Path = Path("/sys")) -> dict[str, str]:
 
 
 def read_huge_pages(proc: Path = Path("/proc")) -> HugePages | None:
-    """Return the pool of huge pages, or None if the kernel was built without.
-
-    Args:
-        proc: the proc file system to read (a captured tree in tests).
-    """
+    """Return the pool of huge pages, or None if the kernel was built without."""
     try:
         lines = (proc / "meminfo").read_text().splitlines()
     except OSError:
@@ -242,7 +238,6 @@ def shared_memory(pid: int, proc: Path = Path("/proc")) -> SharedMemory | None:
 
     Args:
         pid: the postmaster.
-        proc: the proc file system to read.
     """
     try:
         lines = lines_of(read_kernel_text(proc / str(pid) / "maps"))

@@ -30,7 +30,8 @@ from pgsweep.plain import decode_name, shell_word, sql_identifier
 from pgsweep.versions import OLDEST_MAJOR
 
 Connection: TypeAlias = psycopg.Connection[Any]
-"""A session with a server, as `connect` returns it."""
+"""A session with a server, as `connect` returns it. What uses it raises ConnectionFailed where the server has
+gone."""
 
 
 class Session(CheckedConnection):
