@@ -227,7 +227,7 @@ def _settings_section(result: AdviceResult) -> Section:
         Column("today", lambda one: one.today or "", left=True),
         Column("advice", _value, left=True),
         Column("reason", lambda one: Cell(one.reason, one.purpose), left=True),
-        Column("kind", lambda one: one.kind, left=True),
+        Column("kind", lambda one: "" if one.action == "unknown" else one.kind, left=True),
         Column("expected", _expected, left=True),
         Column("takes effect at", lambda one: one.takes_effect, left=True),
         Column("undo", lambda one: Cell(one.undo, code=bool(one.undo)), left=True),
