@@ -128,6 +128,8 @@ impl Left {
 /// So many operations go through one page cache before they go through the next: what is known of its pages stays in the
 /// processor's cache meanwhile.
 const BATCH: usize = 1 << 16;
+/// What is known of the blocks of so many operations is looked at before.
+const LOOKED_AT: usize = 32;
 /// The group of what is not counted.
 const UNCOUNTED_GROUP: u32 = u32::MAX;
 
@@ -227,7 +229,11 @@ impl<'a> Flow<'a> {
     /// Take all operations so far through each page cache.
     fn flush(&mut self) {
         for (files, writes, reads) in &mut self.behind {
-            for one in &self.operations {
+            for (at, one) in self.operations.iter().enumerate() {
+                if at % LOOKED_AT == 0 {
+                    let next = self.operations[at..].iter().take(LOOKED_AT);
+                    files.look_at(next.map(|one| one.block));
+                }
                 if one.gather {
                     files.gather_statistics();
                 }

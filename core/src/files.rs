@@ -5,6 +5,7 @@
 //! window; a lone read is read as it is, unless more pages before it are cached than it has itself. A window that
 //! goes on has larger folios each time, where the file system allows them.
 
+use std::hint::black_box;
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
@@ -107,7 +108,9 @@ pub(crate) struct FileCache<'a> {
     begins: &'a [u32],
     lists: PageLists,
     files: Vec<File>,
-    windows: FxHashMap<(u32, u32), Window>,
+    windows: Vec<Window>,
+    /// Where the window of a stream and a file is.
+    window_of: FxHashMap<(u32, u32), usize>,
     disk_pages: u32,
 }
 
@@ -248,7 +251,8 @@ impl<'a> FileCache<'a> {
                 cache.pages_each,
             ),
             files,
-            windows: FxHashMap::default(),
+            windows: Vec::new(),
+            window_of: FxHashMap::default(),
             disk_pages: 0,
         };
         for &block in resident {
@@ -272,6 +276,12 @@ impl<'a> FileCache<'a> {
     fn pages(&self, block: u32) -> Range<u32> {
         let (_, first) = self.place(block);
         first..first + self.cache.pages_per_block
+    }
+
+    /// Look at blocks that are about to be read: memory gives several at a time faster than one after the other.
+    pub fn look_at(&self, blocks: impl Iterator<Item = u32>) {
+        let there = blocks.filter(|&block| self.lists.has(self.place(block).1));
+        black_box(there.count());
     }
 
     /// Whether all pages of a block are cached.
@@ -326,14 +336,23 @@ impl<'a> FileCache<'a> {
     /// `filemap_read` of one block.
     fn read_pages(&mut self, file: usize, first: u32, stream: u32) {
         let end = first + self.cache.pages_per_block;
-        let key = (stream, file as u32);
+        let unused = self.windows.len();
+        let at = *self
+            .window_of
+            .entry((stream, file as u32))
+            .or_insert(unused);
+        if at == unused {
+            self.windows.push(Window::default());
+        }
+        // Where it is, not a copy: what was just written in parts is slow to copy as a whole.
+        let mut windows = std::mem::take(&mut self.windows);
+        let window = &mut windows[at];
         let file = self.files[file];
-        let mut window = self.windows.get(&key).copied().unwrap_or_default();
         let before = window.next.map(|next| next.wrapping_sub(1));
         let mut page = first;
         while page < end {
             if !self.lists.has(page) {
-                self.sync_readahead(&mut window, page, end - page, file);
+                self.sync_readahead(window, page, end - page, file);
                 if !self.lists.has(page) {
                     self.fetch(page, 0);
                 }
@@ -345,7 +364,7 @@ impl<'a> FileCache<'a> {
                 page = folio + size;
                 if self.lists.take_mark(folio) {
                     let wanted = end.saturating_sub(folio);
-                    self.async_readahead(&mut window, (folio, size), wanted, file);
+                    self.async_readahead(window, (folio, size), wanted, file);
                     break;
                 }
                 if page >= end || !self.lists.has(page) {
@@ -355,7 +374,7 @@ impl<'a> FileCache<'a> {
             self.read_folios(begin, page.min(end), before);
         }
         window.next = Some(end);
-        self.windows.insert(key, window);
+        self.windows = windows;
     }
 
     /// Mark folios as read, but the first one where the last read ended in it (`pos_same_folio`).

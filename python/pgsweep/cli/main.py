@@ -7,6 +7,7 @@ closed pipe can reach.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ error: stdout is closed
 cause: the command was started with `>&-`, or by a service that gives it no stdout
 hint: send it somewhere: >/dev/null
 """
+_YOUNG_OBJECTS = 50_000
+"""Python looks for garbage when there are so many more objects, 700 by default: what is imported stays."""
+
 _HELP: tuple[list[str], ...] = ([], ["--help"], ["-?"], ["help"])
 
 
@@ -31,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments after the command's name; those of the process when not given.
     """
+    if argv is None:
+        gc.set_threshold(_YOUNG_OBJECTS)
     arguments = list(sys.argv[1:] if argv is None else argv)
     with steady_stderr(), clean_streams() as has_stdout:
         if not has_stdout:

@@ -183,9 +183,11 @@ def _check_columns(part: Path, end: parquet.FileMetaData, table: str, columns: S
 
 
 def _column(part: Path, table: str, name: str, found: pa.ChunkedArray) -> NDArray[Any]:
-    """Return the values of a column, in its type."""
+    """Return the values of a column, in its type; by `pyarrow.compute` only where they have another.
+
+    To import that takes longer than all else of Arrow.
+    """
     import pyarrow as pa
-    from pyarrow import compute
 
     kind = TABLES[table][name]
     if found.null_count:
@@ -193,23 +195,28 @@ def _column(part: Path, table: str, name: str, found: pa.ChunkedArray) -> NDArra
     if kind == "str":
         if not pa.types.is_dictionary(found.type) or not pa.types.is_string(found.type.value_type):
             raise _damaged(part, f"{name} is {found.type}, not text")
-        longest = max(
-            (compute.max(compute.binary_length(chunk.dictionary)).as_py() or 0 for chunk in found.chunks),
-            default=0,
-        )
+        longest = max((_longest_text(chunk.dictionary) for chunk in found.chunks), default=0)
         if longest > MOST_TEXT_BYTES:
             raise _damaged(part, f"a text in {name} has {longest} bytes")
         return np.asarray(found.to_numpy(zero_copy_only=False), dtype=object)
     numbers = pa.types.is_boolean if kind == "bool" else _is_number
     if not numbers(found.type):
         raise _damaged(part, f"{name} is {found.type}, not {kind}")
-    values = np.asarray(
-        found.cast(pa.from_numpy_dtype(np.dtype(kind))).to_numpy(zero_copy_only=False), dtype=kind
-    )
+    if found.type != (wanted := pa.from_numpy_dtype(np.dtype(kind))):
+        found = found.cast(wanted)
+    values = np.asarray(found.to_numpy(zero_copy_only=False), dtype=kind)
     trouble = trouble_in(table, name, values)
     if trouble is not None:
         raise _damaged(part, trouble)
     return values
+
+
+def _longest_text(texts: pa.StringArray) -> int:
+    """Return how many bytes the longest of some texts has."""
+    if not len(texts):
+        return 0
+    ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return int(np.diff(ends).max(initial=0))
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -77,6 +77,9 @@ class Residence:
         """Loads of a page per second."""
 
         self._passes, self._share = self._residences()
+        # How likely a residence has the passes of each number and more.
+        more = np.cumsum(self._share[::-1], axis=0)[::-1]
+        self._longer = np.concatenate([more, np.zeros_like(more[:1])])
 
     def _residences(self) -> tuple[Floats, Floats]:
         """Return numbers of clock passes and how likely a residence has each, shapes (n,), (n, classes)."""
@@ -110,17 +113,23 @@ class Residence:
 
     def cached(self, kept_seconds: float) -> Floats:
         """Return how likely a page of each class is cached, where each is kept for that long after a read."""
-        stay = self._passes[:, None] * self._pass_seconds
-        left = np.maximum(kept_seconds - stay, 0.0)
+        stay, share = self._left_before(kept_seconds)
         rate = self._classes.rate[None, :]
-        until = np.minimum(stay, kept_seconds) - np.expm1(-rate * left) / rate
-        return np.asarray(np.minimum(self.miss_rate * (self._share * until).sum(axis=0), 1.0))
+        until = stay - np.expm1(rate * (stay - kept_seconds)) / rate
+        later = kept_seconds * self._longer[len(stay)]
+        return np.asarray(np.minimum(self.miss_rate * ((share * until).sum(axis=0) + later), 1.0))
 
     def found(self, kept_seconds: float) -> Floats:
         """Return how likely a page of each class is cached when it is missed."""
-        left = np.maximum(kept_seconds - self._passes[:, None] * self._pass_seconds, 0.0)
-        found = -(self._share * np.expm1(-self._classes.rate[None, :] * left)).sum(axis=0)
+        stay, share = self._left_before(kept_seconds)
+        found = -(share * np.expm1(self._classes.rate[None, :] * (stay - kept_seconds))).sum(axis=0)
         return np.asarray(found, dtype=np.float64)
+
+    def _left_before(self, seconds: float) -> tuple[Floats, Floats]:
+        """Return residences that end before, in seconds, shape (n, 1), and how likely each is."""
+        stay = self._passes * self._pass_seconds
+        ended = int(np.searchsorted(stay, seconds))
+        return stay[:ended, None], self._share[:ended]
 
     def kept_seconds(self, cache_blocks: float) -> float:
         """Return for how long a page cache of that size keeps what was read; infinite where all fits."""

@@ -45,6 +45,9 @@ _ENOUGH_LOADS: Final = 200
 _YOUNG, _OLD, _ENOUGH_YOUNG = 0.03, 0.15, 40
 """Passes since a page was loaded, and how many pages it takes to know a mean."""
 
+_MOST_KEPT: Final = 48
+"""Matrices of numbers of steps."""
+
 _LEAST: Final = 1e-7
 """Probability of what the model excludes: a buffer is pinned when the hand comes, a page is dropped."""
 
@@ -75,30 +78,44 @@ def path_likelihoods(
     buffer = np.where(counts[:, :-1] >= 0, buffers[:, :-1], buffers[:, 1:])
     ends = [(at[None, :] - buffer) * STEPS // seen.pool_buffers for at in (hands[:-1], hands[1:])]
     ended = ends[1] - ends[0]
-    alike, which = np.unique(np.hstack([states, ended]), axis=0, return_inverse=True)
-    pages = np.asarray(np.bincount(which.ravel(), weights), dtype=np.float64)
-    states, ended = alike[:, : len(chosen)], alike[:, len(chosen) :]
+    first, which = _distinct(np.hstack([states - _NOT_YET, ended]))
+    pages = np.asarray(np.bincount(which, weights), dtype=np.float64)
+    states, ended = states[first], ended[first]
     chain = _Chain.of(batch, seen.clock)
     # After very many clock passes the chain is stationary.
     ended = np.minimum(ended, _FORGOTTEN_PASSES * STEPS)
     # A path is a sum of logarithms: of its first state, and of its transitions, of which there are few.
     coded = ended * _STATES * _STATES + states[:, :-1] * _STATES + states[:, 1:]
-    moves, which = np.unique(np.where(states[:, :-1] == _NOT_YET, _NOT_YET, coded), return_inverse=True)
-    known = moves[moves != _NOT_YET]
+    coded = np.where(states[:, :-1] == _NOT_YET, _NOT_YET, coded) - _NOT_YET
+    moves = np.flatnonzero(np.bincount(coded.ravel()))
+    number = np.zeros(int(moves.max(initial=0)) + 1, dtype=np.int64)
+    number[moves] = np.arange(len(moves))
+    known = moves[moves > 0] + _NOT_YET
     tables = np.zeros((len(moves), len(GRID)))
     tables[len(moves) - len(known) :] = chain.logs(known // (_STATES * _STATES), known % (_STATES * _STATES))
     logs = np.where(states[:, :1] == _NOT_YET, 0.0, chain.resting[states[:, 0]])
-    for move in which.reshape(ended.shape).T:
+    for move in number[coded].T:
         logs += tables[move]
-    return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True))), pages
+    return np.exp(logs - logs.max(axis=1, keepdims=True)), pages
+
+
+def _distinct(rows: Integers) -> tuple[Integers, Integers]:
+    """Return where each distinct row stands first, in their order, and which of them each row is.
+
+    Numbers of four bytes, the highest first, are ordered as the rows are, and compared at once.
+    """
+    packed = np.ascontiguousarray(rows.astype(">u4")).view(f"S{4 * rows.shape[1]}").ravel()
+    _, first, which = np.unique(packed, return_index=True, return_inverse=True)
+    return first, which
 
 
 class _Chain:
     """What a page's state becomes in a number of steps, at each rate of the grid, for one batch law."""
 
     def __init__(self, batch: Floats, clock: Clock = USUAL) -> None:
-        # The powers of two, as far as they were needed: a megabyte each.
+        # The powers of two and, of the others, the last ones: two megabytes each.
         self._powers = [_one_step(batch, clock)]
+        self._others: dict[int, Floats] = {}
         # Groups with the same law share a chain, and are fitted in several threads.
         self._growing = threading.Lock()
         self.resting = np.log(np.maximum(_at_rest(self._powers[0]), _LEAST * _LEAST))
@@ -116,34 +133,32 @@ class _Chain:
             moves: the state before times the number of states, plus the state after; as long as `steps`.
         """
         logs = np.empty((len(moves), len(GRID)))
-        done, moved = 0, np.broadcast_to(np.eye(_STATES), self._powers[0].shape)
-        numbers, begins = np.unique(steps, return_index=True)
-        for number, begin in zip(numbers.tolist(), begins.tolist(), strict=True):
-            here = slice(begin, begin + int(np.searchsorted(steps[begin:], number, side="right")))
+        for number in np.unique(steps).tolist():
+            here = slice(*np.searchsorted(steps, [number, number + 1]).tolist())
             if number >= _FORGOTTEN_PASSES * STEPS:
                 logs[here] = self.resting[moves[here] % _STATES]
                 continue
-            moved = self._after(moved, number - done)
-            done = number
+            with self._growing:
+                moved = self._after(number)
             logs[here] = np.log(np.maximum(moved.reshape(len(GRID), -1)[:, moves[here]].T, _LEAST))
         return logs
 
-    def _after(self, moved: Floats, steps: int) -> Floats:
-        """Return a matrix after further steps, by squaring."""
-        bit = 0
-        while steps:
-            if steps & 1:
-                moved = moved @ self._power(bit)
-            steps >>= 1
-            bit += 1
-        return moved
-
-    def _power(self, bit: int) -> Floats:
-        """Return the matrix of two to the power of `bit` steps."""
-        with self._growing:
-            while bit >= len(self._powers):
-                self._powers.append(self._powers[-1] @ self._powers[-1])
-            return self._powers[bit]
+    def _after(self, steps: int) -> Floats:
+        """Return the matrix of a number of steps: that of its higher bits, times that of its lowest."""
+        if not steps:
+            return np.broadcast_to(np.eye(_STATES), self._powers[0].shape)
+        last = steps & -steps
+        while last >> len(self._powers):
+            self._powers.append(self._powers[-1] @ self._powers[-1])
+        power = self._powers[last.bit_length() - 1]
+        if steps == last:
+            return power
+        if steps not in self._others:
+            moved = self._after(steps - last) @ power
+            if len(self._others) == _MOST_KEPT:
+                self._others.clear()
+            self._others[steps] = moved
+        return self._others[steps]
 
 
 @lru_cache(maxsize=4)
@@ -314,14 +329,7 @@ def _visits(batch: Floats, means: Floats, clock: Clock) -> Floats:
 
 def _at_rest(chain: Floats) -> Floats:
     """Return the law of the states long after the beginning, shape (states, grid)."""
-    # The coldest pages come once in ten thousand clock passes.
-    long = chain
-    for _ in range(22):
-        long = long @ long
-        long /= long.sum(axis=2, keepdims=True)
-    # Pages that never leave keep their place relative to the hand; all places are equally likely.
-    law = long[:, :1, :]
-    passes = [law]
-    for _ in range(STEPS - 1):
-        passes.append(passes[-1] @ chain)
-    return np.ascontiguousarray(np.mean(passes, axis=0)[:, 0, :].T)
+    stays = np.eye(_STATES) - chain.transpose(0, 2, 1)
+    # It follows from all states but one, and from their sum.
+    stays[:, 0, :] = 1.0
+    return np.ascontiguousarray(np.linalg.solve(stays, np.eye(_STATES)[:, :1])[:, :, 0].T)

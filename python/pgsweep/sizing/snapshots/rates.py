@@ -38,6 +38,11 @@ _ENOUGH_PAGES = 4000
 STEPS: Final = 600
 _GAIN: Final = 0.05
 
+_MANY_ROWS: Final = 2000
+_ALIKE: Final = 0.05
+"""Of more rows, those are taken together by which the logarithm of a page's rate is known so equally. The
+spread of the curve stays what it is, to a few hundredths of itself (benchmarks/answers)."""
+
 _COLD_BELOW, _HOT_FROM = 0.8, 2.0
 _BLEND: Floats = (
     np.rint(4 * np.clip(np.log(GRID / _COLD_BELOW) / np.log(_HOT_FROM / _COLD_BELOW), 0.0, 1.0)) / 4
@@ -217,8 +222,30 @@ def resample(
     """
     if pages.sum() <= 0:
         return np.zeros((replicates, len(GRID)))
+    if len(pages) > _MANY_ROWS:
+        like, pages = _summed_up(like, pages, rates)
     drawn = random.poisson(pages, size=(replicates, len(pages))).astype(np.float64)
     total = rates.pages.sum()
     start = np.maximum(rates.pages / max(total, 1e-300), 1e-9)
     weights = _native.mixture_weights_many(like, drawn, start / start.sum())
     return np.asarray(weights * drawn.sum(axis=1, keepdims=True))
+
+
+def _summed_up(like: Floats, pages: Floats, rates: Rates) -> tuple[Floats, Floats]:
+    """Return likelihoods and pages with rows taken together that say nearly the same of a page's rate.
+
+    Each row enters by its share of the mixture's likelihood, so that the rates fit those that are left as
+    well as they fit all.
+    """
+    weights = np.maximum(rates.pages / rates.pages.sum(), 1e-9)
+    explained = like / (like @ weights)[:, None]
+    log_rate = np.log(GRID)
+    mean = explained @ (weights * log_rate)
+    deviation = np.sqrt(np.maximum(explained @ (weights * log_rate**2) - mean**2, _ALIKE**2))
+    cells = np.rint(np.column_stack([mean, np.log(deviation)]) / _ALIKE)
+    _, which = np.unique(cells @ [1e4, 1.0], return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    begins = np.flatnonzero(np.diff(which[order], prepend=-1))
+    together = np.bincount(which, pages).astype(np.float64)
+    found = np.add.reduceat((explained * pages[:, None])[order], begins, axis=0)
+    return found / np.maximum(together, 1e-300)[:, None], together

@@ -125,3 +125,10 @@ def first_accesses(trace: Trace, count: int) -> Trace:
         owner_access=trace.owner_access[:owned],
         owner=trace.owner[:owned],
     )
+
+
+def stable_order(values: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the order of values, equal ones as they come; numpy's stable sort takes several times longer."""
+    rows = np.arange(len(values), dtype=np.uint64)
+    together = np.sort(values.astype(np.uint64) << np.uint64(32) | rows)
+    return (together & np.uint64(2**32 - 1)).astype(np.int64)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pgsweep.sizing.traces.accesses import DROP, Trace
+from pgsweep.sizing.traces.accesses import DROP, Trace, stable_order
 
 _SHIFT_SECONDS = 0.2
 """Standard deviation of a session's delay: some waits for reads, or a turn of a busy processor. Two runs of
@@ -39,7 +39,7 @@ def reorder_sessions(trace: Trace, random: np.random.Generator) -> Trace | None:
     at = np.linspace(0.0, end, knots)
     moved = trace.seconds.copy()
     # A session at a time: columns for all of them at once would take more memory than the trace.
-    by_session = np.split(np.argsort(trace.backend, kind="stable"), np.cumsum(counts)[:-1])
+    by_session = np.split(stable_order(trace.backend), np.cumsum(counts)[:-1])
     for rows, delay in zip(by_session, delays, strict=True):
         moved[rows] += np.interp(trace.seconds[rows], at, delay)
     del by_session

@@ -140,8 +140,10 @@ class Replay:
         self._events = find_events(trace)
         self._scanning = np.zeros(len(trace.pages), dtype=bool)
         self._scanning[trace.owner_access.astype(np.int64)] = True
-        _, first = np.unique(trace.pages, return_index=True)
-        first = first[~trace.new_page[trace.pages[first]]]
+        first = np.full(len(trace.page_group), -1)
+        # Of several rows of a page the last one stays.
+        first[trace.pages[::-1]] = np.arange(len(trace.pages))[::-1]
+        first = first[(first >= 0) & ~trace.new_page]
         self._first = first[self.counted[first]]
         self._random = random
         self._halvings = halvings

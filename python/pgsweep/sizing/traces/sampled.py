@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.sizing.parallel import map_in_threads
-from pgsweep.workers import run_tasks
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 Floats = NDArray[np.float64]
 Pages = NDArray[np.uint32]
@@ -111,6 +112,8 @@ def replay_sizes(
     if executor is None:
         parts = map_in_threads(replay_sample, *zip(*tasks, strict=True))
     else:
+        from pgsweep.workers import run_tasks
+
         parts = run_tasks(executor, replay_sample, tasks)
     found = [one for part in parts for one in part]
     return [one for _, one in sorted(zip(numbers, found, strict=True), key=lambda pair: pair[0])]

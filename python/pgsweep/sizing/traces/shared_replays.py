@@ -12,7 +12,6 @@ had other pages been drawn is in the interval.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,9 +22,10 @@ from pgsweep.sizing.traces.replays import Replay, Replayed
 from pgsweep.sizing.traces.sampled import LONG_TRACE_ACCESSES, halvings_of
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools
-from pgsweep.workers import run_tasks
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from pgsweep.sizing.observed import Server
 
 _SIZES_OF_TASK: Final = 2
@@ -107,6 +107,8 @@ def replay_sizes_of(
     if plan.executor is None:
         parts = [replay_task(task) for task in tasks]
     else:
+        from pgsweep.workers import run_tasks
+
         parts = run_tasks(plan.executor, replay_task, [(task,) for task in tasks])
     for part in parts:
         found |= part

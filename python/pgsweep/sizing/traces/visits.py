@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.sizing.look import STATES
-from pgsweep.sizing.traces.accesses import BULKREAD, DROP, REPEAT, STRATEGY, PageStates, Trace
+from pgsweep.sizing.traces.accesses import (
+    BULKREAD,
+    DROP,
+    REPEAT,
+    STRATEGY,
+    PageStates,
+    Trace,
+    stable_order,
+)
 from pgsweep.sizing.traces.steadiness import Steadiness, examine
 
 Floats = NDArray[np.float64]
@@ -115,7 +123,7 @@ def count_visits(trace: Trace) -> Visits:
     page_count = len(trace.page_group)
     scans, outside = _kinds(trace)
     pages, flags, seconds = trace.pages[outside], trace.flags[outside], trace.seconds[outside]
-    order = np.argsort(pages, kind="stable")
+    order = stable_order(pages)
     page, at = pages[order], seconds[order]
     pinned = (flags[order] & REPEAT) > 0
     begins = _visit_begins(page, at)

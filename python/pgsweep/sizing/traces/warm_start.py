@@ -104,6 +104,7 @@ class WarmPools:
         self._never = {
             group: max(float(trace.group_pages[group]) - len(named), 0.0) for group, named in self._by_group
         }
+        self._posteriors: dict[int, tuple[Floats, Ints]] = {}
         self._known: tuple[float, list[tuple[int, Floats, Ints]]] | None = None
         self._start_blocks = 0 if trace.start is None else start_blocks
         resident = np.zeros(_LENGTHS)
@@ -238,7 +239,9 @@ class WarmPools:
                     1 - never[0], 1e-9
                 )
                 made = np.maximum(made - was_made, 0.0)
-            state = (draws[:, None] > states[:-1][index]).sum(axis=1)
+            state = np.zeros(len(members), dtype=np.int64)
+            for at_most in states[:-1].T:
+                state += draws > at_most[index]
             if group in self._visits.scanned and group not in loops:
                 # Nothing but its scans ever brought such a page in, and they took it out again.
                 state[
@@ -329,7 +332,9 @@ class WarmPools:
 
         The last row is that of pages never visited. `law` is the clock's for each rate.
         """
-        posterior, index = self._posterior(group, self._members[group])
+        if group not in self._posteriors:
+            self._posteriors[group] = self._posterior(group, self._members[group])
+        posterior, index = self._posteriors[group]
         states = np.cumsum(posterior @ law, axis=1)
         states /= states[:, -1:]
         return states, index
