@@ -117,6 +117,26 @@ def test_reads_are_those_of_who_brought_them(shop: Cluster, monkeypatch: pytest.
     assert "(not a query)" in gathered.texts.values()
 
 
+def test_entries_that_were_given_up_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they counted since the last reading is lost: the figures are lower bounds."""
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.5)
+    monkeypatch.setattr(module, "_SHARE", 1.0)
+    settings = {"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.max": "100"}
+    with Cluster.create(None, settings) as cluster, connect(cluster.conninfo()) as session:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as other:
+            other.execute("CREATE EXTENSION pg_stat_statements")
+            gathered = Consumers(session, texts=False)
+            gathered.sample()
+            next_interval(gathered)
+            assert gathered.missing == []
+            for count in range(1, 160):
+                other.execute(f"SELECT {', '.join('1' * count)}".encode())
+        next_interval(gathered)
+        [missing] = gathered.missing
+        assert "have used more than is shown" in missing.why
+        assert "pg_stat_statements.max is 100" in missing.why
+
+
 def test_what_is_executed_now_is_sampled(shop: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL_SECONDS", 2.0)
     monkeypatch.setattr(module, "_SHARE", 1.0)

@@ -180,9 +180,11 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
 
 
 def _in_words(reason: str) -> str:
-    """Return the server's words, but for the bound of a new partition: the constraint is ours, and is gone."""
+    """Return the server's words, without the constraint of a new partition's bound, which is ours."""
     begin, bracket, row = reason.partition(" (")
-    return f"the row is outside the bound of the new partition{bracket}{row}" if BOUND_CHECK in begin else reason
+    return (
+        f"the row is outside the bound of the new partition{bracket}{row}" if BOUND_CHECK in begin else reason
+    )
 
 
 def _hint_of_encoding(record: bytes) -> str:

@@ -99,6 +99,7 @@ class Statements:
             schema = require_extension(connection, EXTENSION, instead="sample the activity, as is done now")
         version_num = connection.info.server_version
         self._query = compose("statements", version_num, schema=schema).encode()
+        self._evicted = compose("statements_evicted", version_num, schema=schema).encode()
         self._texts = compose("statement_texts", version_num, schema=schema).encode()
 
     def read(self) -> list[Statement]:
@@ -120,6 +121,17 @@ class Statements:
             )
             for row in rows
         ]
+
+    def evicted(self) -> tuple[int, str]:
+        """Return how often entries were given up so far, and how many are kept (`pg_stat_statements.max`).
+
+        Raises:
+            MissingAbility, ConnectionFailed, PgsweepError: as for `read`.
+        """
+        with _usable(self._connection):
+            row = self._connection.execute(self._evicted).fetchone()
+        assert row is not None
+        return row[0], row[1]
 
     def texts(self, query_ids: Iterable[int]) -> dict[int, str]:
         """Return the normalised texts of statements, as far as they are known and hold no constants.

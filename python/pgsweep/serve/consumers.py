@@ -60,6 +60,7 @@ _AGAIN_SECONDS: Final = 600.0
 
 _MOST_TEXTS: Final = 500
 _SESSIONS: Final = "what others execute"
+_EVICTED: Final = "statements that were given up"
 HIDDEN: Final = "(not visible)"
 _NOBODY: Final = "(autovacuum)"
 
@@ -112,6 +113,7 @@ class Consumers:
         self._due: dict[str, float] = {}
         self._statements: Statements | None = None
         self._last: dict[tuple[str, str, int | None], Statement] | None = None
+        self._evicted: int | None = None
         self._memory: dict[Key, float] | None = None
         self._grant: str | None = None
         self.missing: list[Missing] = []
@@ -198,7 +200,7 @@ class Consumers:
         try:
             if self._statements is None:
                 self._statements = Statements(self._connection)
-            found = self._statements.read()
+            found, (evicted, most) = self._statements.read(), self._statements.evicted()
         except ConnectionFailed:
             raise
         except PgsweepError as error:
@@ -206,7 +208,15 @@ class Consumers:
             self._lacks("pg_stat_statements", error)
             return
         self._spent("pg_stat_statements", time.monotonic() - begin)
-        self.missing = [missing for missing in self.missing if missing.what != "pg_stat_statements"]
+        self.missing = [
+            missing for missing in self.missing if missing.what not in ("pg_stat_statements", _EVICTED)
+        ]
+        if self._evicted is not None and evicted > self._evicted:
+            times = evicted - self._evicted
+            why = f"pg_stat_statements was full {times} times since it was read last: users and statements "
+            why += f"have used more than is shown; pg_stat_statements.max is {most}"
+            self.missing.append(Missing(what=_EVICTED, why=why))
+        self._evicted = evicted
         now = {(s.user or HIDDEN, s.database or "", s.query_id): s for s in found}
         if self._last is not None:
             self._add(total_key(), dict.fromkeys(Statement._fields[3:7], 0.0) | {"temporary_blocks": 0.0})
