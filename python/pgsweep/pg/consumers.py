@@ -51,6 +51,7 @@ class Statement(NamedTuple):
     """The counters of one statement of one user in one database.
 
     Attributes:
+        user: None where it was dropped; so is `database`.
         query_id: None where the role may not see what others execute.
         temporary: blocks of temporary files that were read or written.
     """
@@ -63,6 +64,8 @@ class Statement(NamedTuple):
     hits: float
     reads: float
     temporary: float
+    user_oid: int = 0
+    database_oid: int = 0
 
 
 def read_active(connection: psycopg.Connection[Any]) -> list[Active]:
@@ -113,11 +116,14 @@ class Statements:
         with _usable(self._connection):
             rows = self._connection.execute(self._query).fetchall()
         return [
-            Statement(
-                decode_nullable(row[0]),
-                decode_nullable(row[1]),
-                row[2],
-                *(max(0.0, float(value)) for value in row[3:]),
+            Statement._make(
+                [
+                    decode_nullable(row[0]),
+                    decode_nullable(row[1]),
+                    row[2],
+                    *(max(0.0, float(value)) for value in row[3:8]),
+                    *row[8:],
+                ]
             )
             for row in rows
         ]
