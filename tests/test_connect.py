@@ -410,6 +410,15 @@ class Named:
         return ["-h", "db1"], ["-h", "db1", "-d", "shop"]
 
 
+def test_a_command_that_names_another_role_has_one_role() -> None:
+    hint = "pgsweep load --resume big -U postgres; or undo it: pgsweep load --rollback big"
+    words = ["-p", "1", "-U", "app", "-d", "shop"]
+    assert pasted(hint, words[:2], words, "") == (
+        "pgsweep load -p 1 -d shop --resume big -U postgres; "
+        "or undo it: pgsweep load -p 1 -U app -d shop --rollback big"
+    )
+
+
 @pytest.mark.parametrize("user", [0, 1000])
 def test_all_parts_of_a_result_name_the_users_own_server(user: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)

@@ -51,11 +51,20 @@ def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: st
     if whole:
         text = re.sub(r"\bpsql -d NAME\b", lambda _: f"psql {whole}", text)
         text = re.sub(r"\bpsql (?=-c )", lambda _: f"psql {whole} ", text)
-        text = _COMMAND.sub(lambda found: f"{found[0]} {whole}", text)
+        text = _COMMAND.sub(lambda found: f"{found[0]} {_without_other_role(session, found)}", text)
     if place:
         text = re.sub(r"\bpsql (?=-d\b)", lambda _: f"psql {place} ", text)
         text = re.sub(r"\bpg_isready\b(?! -)", lambda _: f"pg_isready {place}", text)
     return re.sub(r"\bpgsweep(?: [a-z-]+)* \.\.\.", lambda _: command, text)
+
+
+def _without_other_role(session: Sequence[str], command: re.Match[str]) -> str:
+    """Return the options of the session; the role is left to a command that names one itself."""
+    words = list(session)
+    if " -U " in command.string[command.end() :].partition(";")[0] and "-U" in words:
+        place = words.index("-U")
+        del words[place : place + 2]
+    return shell_words(words)
 
 
 def with_own_server(settings: Settings, hint: str) -> str:

@@ -48,6 +48,17 @@ def boot_clock(proc: Path = Path("/proc")) -> tuple[str, float] | None:
     return boot, time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def process_began() -> float:
+    """Return when this process was started, as `time.monotonic()`; now where the kernel is not Linux."""
+    now = time.monotonic()
+    try:
+        # Field 22 of proc_pid_stat(5): ticks since boot.
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return now
+    return now - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+
+
 def describe_machine() -> str:
     """Return processor, count, memory and kernel: `AMD EPYC 7B13, 2 CPUs, 23.5 GB, Linux 6.1.0`."""
     processor = platform.machine()

@@ -59,8 +59,6 @@ class Rebuild:
             PgsweepError: a lock cannot be obtained, or the server is gone.
         """
         for stage in sorted({entry.stage for _, entry in missing}):
-            if self._running.stop.is_set():
-                return False
             if any(problem.entry_kind == UNLOGGED for problem in self.problems):
                 # An index of an unlogged table would be lost with it.
                 return True
@@ -71,11 +69,15 @@ class Rebuild:
                 if entry.stage == stage and entry.name not in without
             ]
             if wanted:
+                if self._running.stop.is_set():
+                    return False
                 self._running.listener.stage(_TITLES[stage])
-                self._stage(wanted, at_once=stage == 0)
-        return not self._running.stop.is_set()
+                if not self._stage(wanted, at_once=stage == 0):
+                    return False
+        return True
 
-    def _stage(self, wanted: Missing, *, at_once: bool) -> None:
+    def _stage(self, wanted: Missing, *, at_once: bool) -> bool:
+        """Return whether all was tried; a stop that came with the last one has left nothing to do."""
         most = max(2, min(_MOST_BUILDS, os.cpu_count() or 2))
         sessions = min(len(wanted), most) if at_once else 1
         memory = self._document.plan.maintenance_work_mem_bytes // sessions
@@ -94,6 +96,7 @@ class Rebuild:
         threads = Threads(work, sessions)
         threads.start()
         threads.join(lambda: self._show(wanted))
+        return not waiting
 
     def _show(self, wanted: Missing) -> None:
         if time.monotonic() - self._shown < _SHOWN_EVERY_SECONDS:

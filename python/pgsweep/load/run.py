@@ -33,6 +33,7 @@ from pgsweep.load.pieces import PieceRun
 from pgsweep.load.plan import Agreed, prepare
 from pgsweep.load.single import load_in_one
 from pgsweep.load.source import Input, check_outputs, check_unchanged, find_inputs
+from pgsweep.load.table import check_primary
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, changed_since_plan, read_catalog
@@ -84,6 +85,7 @@ def agree(
             catalog = read_catalog(connection, oid)
             if catalog is None:
                 raise dropped(None)
+            check_primary(catalog.table)
             code = read_code(connection, catalog.table, options.search_path)
         document, objects = prepare(catalog, inputs, options, connection, code)
         if partition is not None:

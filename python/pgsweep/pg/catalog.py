@@ -177,6 +177,13 @@ def read_postmaster(connection: psycopg.Connection[Any]) -> ServerProcess:
     return ServerProcess(*row)
 
 
+def read_postmaster_age(connection: psycopg.Connection[Any]) -> float:
+    """Return for how many seconds the postmaster has been running."""
+    row = connection.execute(load("postmaster_age", connection.info.server_version)).fetchone()
+    assert row is not None
+    return float(row[0])
+
+
 def read_pool_start_us(connection: psycopg.Connection[Any]) -> int:
     """Return since when the pool is in use, in microseconds since 2000-01-01: a crash empties it too.
 

@@ -87,7 +87,7 @@ def command(
     matched is listed.
 
     Loading the program and FILE takes a second in which a restarted server is cold. With --next-start that is
-    done before the restart.
+    done before the restart: a server that was started after this command is the next one.
 
     It never reads more than the pool holds: into a smaller pool the coldest blocks are not restored. What is
     resident already is not read again, so the same command resumes a restore that was cut short. It needs
@@ -103,6 +103,7 @@ def command(
       pgsweep warm restore shop.heat shop --dry-run
     """
     from pgsweep.cli.progress import ConsoleProgress
+    from pgsweep.host.machine import process_began
     from pgsweep.warm.heat import restore as feature
     from pgsweep.warm.heat.file import read_heat
     from pgsweep.warm.heat.restore_plan import RestoreOptions
@@ -115,7 +116,9 @@ def command(
     target = run.target
     saved = read_heat(path)
     options = RestoreOptions(
-        wait_seconds=next_start or wait or 0.0, next_start=next_start is not None, **wanted
+        wait_seconds=next_start or wait or 0.0,
+        started_after=None if next_start is None else process_began(),
+        **wanted,
     )
     if dry_run:
         run.show(target.use(lambda conninfo: feature.dry_run(conninfo, path, saved, options)))

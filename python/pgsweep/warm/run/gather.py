@@ -86,6 +86,7 @@ class Gathered:
         tables: schema and name of the table that a TOAST relation or its index serves.
         counted_since: when statistics of the session's database began, ISO 8601 in UTC, where that is known.
         saved: relations with blocks that the heat file holds.
+        blocks: of all forks of each relation.
         relations: with blocks, that may be read.
     """
 
@@ -93,6 +94,7 @@ class Gathered:
     pieces: list[BlockRange] = field(default_factory=list)
     places: dict[Owner, tuple[int, int, int]] = field(default_factory=dict)
     tables: dict[Owner, tuple[str, str]] = field(default_factory=dict)
+    blocks: dict[Owner, int] = field(default_factory=dict)
     refused: list[WarmTrouble] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     accesses: float = 0.0
@@ -216,6 +218,7 @@ def _gather_here(
                 found.refused.append(_refusal(database, relation, table, blocks, connection.info.user))
             continue
         found.places[database, relation.oid] = place
+        found.blocks[database, relation.oid] = blocks
         if relation.schema == "pg_toast":
             found.tables[database, relation.oid] = names.get(served[relation.oid], ("", ""))
         if not blocks:
