@@ -68,15 +68,17 @@ def simulated(misses: int, waited: float) -> SizeReads:
     st.integers(0, 10**6),
     st.floats(0, 1),
     st.lists(st.floats(0, 4), min_size=1, max_size=2).map(tuple),
+    st.floats(0, 2),
     st.booleans(),
 )
 def test_bounds_of_what_waits_for_the_disk(
-    misses: int, waited: float, factors: tuple[float, ...], fits: bool
+    misses: int, waited: float, factors: tuple[float, ...], unexplained: float, fits: bool
 ) -> None:
-    """Never outside 0 and 1, around the estimate, and the wider the fewer misses were simulated."""
-    share, low, high = simulated(misses, waited).disk_share(factors, fits=fits)
+    """Never outside 0 and 1, around the estimate and what was measured, and the wider the fewer misses."""
+    share, low, high = simulated(misses, waited).disk_share(factors, unexplained, fits=fits)
     assert 0 <= low <= share <= high <= 1
-    _, wider_low, wider_high = simulated(misses // 2, waited).disk_share(factors, fits=fits)
+    assert high >= min(1.0, share + unexplained)
+    _, wider_low, wider_high = simulated(misses // 2, waited).disk_share(factors, unexplained, fits=fits)
     assert wider_low <= low + 1e-12
     assert wider_high >= high - 1e-12
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
@@ -25,8 +26,8 @@ _COMMAND: Final = re.compile(
 )
 """Commands for the user's own server, without options that name one."""
 
-_PARTS: Final = ("abilities", "missing", "refused", "troubles", "settings", "parts", "problems")
-_TEXTS: Final = ("enable", "value", "reason", "why")
+_PARTS: Final = ("abilities", "missing", "refused", "troubles", "settings", "parts", "problems", "steps")
+_TEXTS: Final = ("enable", "value", "reason", "why", "text", "undo")
 _DONE: Final = ("work", "outcome")
 """Where results propose commands: the parts that a result lists, and their fields; and what has parts too."""
 
@@ -59,6 +60,8 @@ def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: st
 
 def with_own_server(settings: Settings, hint: str) -> str:
     """Return the hint with the server that the command line named."""
+    if os.geteuid() == 0:
+        hint = _as_root(hint)
     if not any(word in hint for word in ("psql -", "pg_isready", "pgsweep ")):
         return hint
     from pgsweep.pg.secrets import without_secrets
@@ -70,6 +73,11 @@ def with_own_server(settings: Settings, hint: str) -> str:
             server, session = settings.target.options()
     command = shell_words(["pgsweep", *(without_secrets(word) for word in settings.arguments)])
     return pasted(hint, server, session, command)
+
+
+def _as_root(hint: str) -> str:
+    """Return the hint for root, who needs no sudo; many containers have none."""
+    return re.sub(r"\bsudo (?!-)", "", re.sub(r"\bsudo -u (\S+) ", r"runuser -u \1 -- ", hint))
 
 
 def naming_own_server(settings: Settings, result: R) -> R:

@@ -129,6 +129,15 @@ class PassClock:
         """Return whether the observation is long enough."""
         return self.passes >= self.wanted_passes and self.effective_snapshots >= WANTED_SNAPSHOTS
 
+    def facts(self) -> dict[str, float]:
+        """Return what the record of the evidence keeps of the passes."""
+        pass_seconds = self.pass_seconds
+        return {
+            "lap_seconds": pass_seconds if math.isfinite(pass_seconds) else 0.0,
+            "laps": self.passes,
+            "effective_snapshots": self.effective_snapshots,
+        }
+
     def wanted_seconds(self, interval_seconds: float) -> float:
         """Return how long an observation should be, given the mean time between snapshots."""
         pass_seconds = self.pass_seconds

@@ -25,6 +25,9 @@ ANSWERS: Final = ".answers"
 STATISTICS_RESET: Final = "the server's statistics were reset during the recording"
 """A warning in meta.json; a prediction from snapshots is rough then."""
 
+NEVER_FULL: Final = "shared_buffers is not full yet: nothing had to be evicted"
+"""A warning in meta.json; a prediction says more of it."""
+
 SERVER_ENDED: Final = "the server was stopped, restarted or crashed; the evidence ends there"
 """A warning in meta.json."""
 
@@ -60,6 +63,9 @@ taken for independent, which takes many passes; paths are followed where the han
 
 _MARGIN: Final = 1.25
 """The time of a clock pass is estimated, while it is recorded and afterwards."""
+
+EXTENSIONS_ARE_READS_BELOW: Final = 160000
+"""Until 15 the server counts a new block as a read (bufmgr.c, ReadBuffer_common)."""
 
 # Column types, as numpy names them; `str` is UTF-8 text.
 TABLES: Final[dict[str, dict[str, str]]] = {
@@ -173,8 +179,8 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
         source: `sql`, `peek`, `trace` or `import`.
         started_at: wall clock at the beginning, ISO 8601 with zone; all other times count from here.
         seconds: length of the observation.
-        accesses_per_second: page accesses of the database, extensions left out, from a trace that lost none;
-            null where that is not known, as of snapshots; 0 in older evidence.
+        accesses_per_second: page accesses of the database, as the server counts them, from a trace that lost
+            none; null where that is not known, as of snapshots; 0 in older evidence.
         complete: the recorder closed the evidence itself; otherwise it was cut.
         ended_by: why the observation ended: `enough`, `time`, `limit`, `unpredictable`, `interrupt`,
             `server`, `disk`, ...

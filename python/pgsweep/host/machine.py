@@ -40,9 +40,6 @@ def boot_clock(proc: Path = Path("/proc")) -> tuple[str, float] | None:
     """Return which boot of the kernel this is, and the seconds since it; None where the kernel is not Linux.
 
     Nobody sets this clock, and it goes on while the machine sleeps (clock_gettime(2), CLOCK_BOOTTIME).
-
-    Args:
-        proc: the proc file system to read.
     """
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()

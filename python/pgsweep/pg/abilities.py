@@ -12,6 +12,7 @@ import msgspec
 import psycopg
 
 from pgsweep.pg.queries import load
+from pgsweep.pg.rows import one_row
 from pgsweep.plain import decode_name, decode_nullable, printable_identifier
 
 
@@ -62,8 +63,7 @@ class Extension(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_session(connection: psycopg.Connection[Any]) -> Session:
     """Return what the session's role may do."""
-    row = connection.execute(load("session", connection.info.server_version)).fetchone()
-    assert row is not None
+    row = one_row(connection, "session")
     (
         role,
         administrator,
@@ -100,9 +100,7 @@ def read_extension(connection: psycopg.Connection[Any], name: str, function: str
         name: the extension.
         function: one of its functions, which the role must be allowed to execute.
     """
-    query = load("extension", connection.info.server_version)
-    row = connection.execute(query, [function, name]).fetchone()
-    assert row is not None
+    row = one_row(connection, "extension", [function, name])
     schema = None if row[2] is None else printable_identifier(row[2])
     return Extension(available=row[0], created=row[1], schema=schema, usable=row[3])
 

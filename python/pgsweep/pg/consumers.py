@@ -69,7 +69,6 @@ def read_active(connection: psycopg.Connection[Any]) -> list[Active]:
     """Return the processes that execute a statement now; those that this role may see.
 
     Raises:
-        ConnectionFailed: the server has gone.
         PgsweepError: it took too long.
     """
     query = load("active", connection.info.server_version)
@@ -89,7 +88,6 @@ class Statements:
 
     Raises:
         MissingAbility: it is not there, not for this role, or not trusted.
-        ConnectionFailed: the server has gone.
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -106,7 +104,6 @@ class Statements:
 
         Raises:
             MissingAbility: the extension is not loaded, or too old.
-            ConnectionFailed: the server has gone.
             PgsweepError: it took too long.
         """
         with _usable(self._connection):

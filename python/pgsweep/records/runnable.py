@@ -139,6 +139,9 @@ def _processes(command: str, able: Mapping[str, bool]) -> Runnable:
         return Runnable(command=command, state=WORKS, why="")
     if able.get("same_host") and command == "memory":
         return Runnable(command=command, state=IN_PART, why="without private memory: needs the server's user")
+    if command == "memory budget":
+        why = "with --ram, what processes take is assumed; else it needs the server's host"
+        return Runnable(command=command, state=IN_PART, why=why)
     return Runnable(command=command, state=NOT, why="needs the server's host, as its user or root")
 
 

@@ -92,7 +92,6 @@ class Collector:
         self._block_bytes = BLOCK_BYTES
         self._away_since: float | None = time.time()
         self._memory_due = self._standing_due = 0.0
-        self._look_began = 0.0
         self._stopped = threading.Event()
         self._feed = self._new_feed()
 

@@ -118,11 +118,7 @@ class Consumers:
         self.texts: dict[int, str] = {}
 
     def sample(self) -> None:
-        """Add what is executed now.
-
-        Raises:
-            ConnectionFailed: the server has gone.
-        """
+        """Add what is executed now."""
         if self._last is None:
             self._read_statements()  # what they have so far is where the first interval begins
         if not self._may("activity", 0.0):
@@ -170,11 +166,7 @@ class Consumers:
             self.missing.append(Missing(what=_SESSIONS, why=why, enable=self._grant))
 
     def interval(self) -> tuple[float, dict[Key, Values]] | None:
-        """Return the length and the consumers of the interval that is over; None before its end.
-
-        Raises:
-            ConnectionFailed: the server has gone.
-        """
+        """Return the length and the consumers of the interval that is over; None before its end."""
         now = time.monotonic()
         seconds = now - self._began
         if seconds < INTERVAL_SECONDS:

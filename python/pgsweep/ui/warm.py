@@ -47,7 +47,8 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
     rows, catalogs = _parted(result.relations) if result.relations_found is None else (result.relations, [])
     cut = terminal.interactive and result.relations_found is None
     hidden = max(0, len(rows) - _ROWS_SHOWN) if cut else 0
-    parts = [_wrapped([_head(result), *_plan_lines(result)], terminal)]
+    head = f"{format_bytes(result.asked_bytes)} into {_CACHES.get(result.into, shown(result.into))}"
+    parts = [_wrapped([head, *_plan_lines(result)], terminal)]
     if result.work is not None:
         parts.append(_wrapped(_done(result), terminal))
     if rows:
@@ -70,10 +71,6 @@ def _wrapped(lines: Iterable[str], terminal: Terminal) -> str:
     if not terminal.interactive:
         return "\n".join(lines)
     return "\n".join(part for line in lines for part in textwrap.wrap(line, terminal.width))
-
-
-def _head(result: WarmResult) -> str:
-    return f"{format_bytes(result.asked_bytes)} into {_CACHES.get(result.into, shown(result.into))}"
 
 
 def _plan_lines(result: WarmResult) -> list[str]:

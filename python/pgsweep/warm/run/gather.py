@@ -195,14 +195,6 @@ def _gather_here(
         found.missing.append(Missing(what=f"database {database}", why=why, enable=grant))
     found.accesses += 0.0 if unused else sum(heat.values())
     borrowed = _borrowed_heat(relations, heat, counted, scanned)
-    # Their accesses are those of insertions, which need no more than the path to one leaf.
-    idle = {
-        relation.oid
-        for relation in relations
-        if kind_word(relation.kind, relation.schema) in INDEX_KINDS
-        and relation.oid not in scanned
-        and relation.oid not in borrowed
-    }
     in_part: dict[int, float] = {}
     away: set[int] = set()
     if found.server.in_recovery:
@@ -234,7 +226,8 @@ def _gather_here(
         if saved:
             found.saved += 1
             per_block = weights[relation.oid] / max(1, relation.main_blocks)
-        elif not unused and relation.oid in idle:
+        elif not unused and kind in INDEX_KINDS and not (relation.oid in scanned or relation.oid in borrowed):
+            # Its accesses are those of insertions, which need no more than the path to one leaf.
             per_block = 0.0
         elif not unused:
             per_block = borrowed.get(relation.oid, heat[relation.oid] / max(1, relation.main_blocks))
