@@ -217,7 +217,7 @@ def examine_host(conninfo: str, refused: ConnectionFailed) -> DoctorResult:
     Raises:
         UsageError: the text is not a connection string.
     """
-    why = f"{_sentence(refused)}: {refused.hint}" if refused.hint else _sentence(refused)
+    why = f"{_sentence(refused)}; {refused.hint}" if refused.hint else _sentence(refused)
     if refused.by_server:
         return _without_session(conninfo, _answered("session", why, None))
     return _without_session(conninfo, [_server("connection", False, why, None, _EVERYTHING)])

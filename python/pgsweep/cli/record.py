@@ -127,8 +127,8 @@ def command(run: Run, asked: _Asked) -> int:
 
     The server is only read: the session is read-only and has timeouts, a trace's probes end with this
     process. The expected cost is shown before recording begins. Ctrl-C ends the recording early and keeps
-    what was gathered. Without --for it ends when a prediction is possible, or as soon as what it sees shows
-    that none will be.
+    what was gathered. Without --for it ends when there is enough data for a prediction, after 10 min at the
+    latest, or as soon as what it sees shows that none will be possible.
 
     DBNAME and the connection options mean what they mean for psql; DBNAME may be a conninfo string or a URI,
     and what is not given comes from libpq's environment variables, service and password files.
