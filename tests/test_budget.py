@@ -480,3 +480,14 @@ def test_a_slot_that_decodes_a_large_transaction_takes_what_the_budget_says(bind
         assert parts["logical decoding"].high_bytes == 32 * MB
         # Shared memory that it touched counts to the peak, and is not its own.
         assert 0.8 * 32 * MB < peak - before < 1.5 * 32 * MB + shared
+
+
+@pytest.mark.parametrize(("given", "code"), [("65536", 0), ("64kB", 0), ("1", 2), ("63kB", 2)])
+def test_work_mem_is_read_as_postgresql_reads_it(wheel18: Cluster, given: str, code: int) -> None:
+    """A number without a unit is kB."""
+    done = run("memory", "budget", wheel18.conninfo(), "--ram", "64GB", "--work-mem", given, "--json")
+    assert done.returncode == code, done.stderr
+    if given == "65536":
+        assert json.loads(done.stdout)["work_mem_bytes"] == 64 * MB
+    if code:
+        assert "at least 64kB" in done.stderr

@@ -190,7 +190,8 @@ def test_report_writes_many_files_at_once(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     done = run("report", "x.json", "-q", "-o", "a.csv", "-o", "a.txt", "-o", "a.html", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert "predicted" in (tmp_path / "a.txt").read_text()
+    piped = run("report", "a.html", cwd=tmp_path)
+    assert (tmp_path / "a.txt").read_text() == piped.stdout, "one drawing, of one width"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.html", "a.txt", "x.json"]
 
 

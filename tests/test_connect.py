@@ -294,6 +294,7 @@ def test_root_is_let_in_by_peer_authentication_as_the_servers_user(user: str, tm
         done = run("memory", "kernel", "--json", *place)
         version = json.loads(done.stdout)["server_version"] if done.returncode == 0 else None
         cache = run("doctor", *place)
+        elsewhere = run("doctor", *place, "-d", "nodb")
     if user == "-U plain":
         # The server's user may not become any role either.
         assert version is None
@@ -302,6 +303,7 @@ def test_root_is_let_in_by_peer_authentication_as_the_servers_user(user: str, tm
     else:
         assert version is not None
         assert "role postgres, by a Unix socket" in " ".join(cache.stdout.split())
+        assert 'database "nodb" does not exist' in elsewhere.stdout + elsewhere.stderr
     assert os.geteuid() == 0
 
 
@@ -357,7 +359,7 @@ def test_results_propose_commands_for_the_users_own_server(wheel18: Cluster) -> 
         finally:
             connection.execute("DROP ROLE looker")
     assert seen.returncode == 0
-    grant = 'GRANT pg_monitor TO "looker"'
+    grant = "GRANT pg_monitor TO looker"
     said = " ".join(seen.stdout.split())
     assert f"psql -h {host} -p 5432 -U postgres -d postgres -c '{grant}'" in said
 
@@ -408,7 +410,18 @@ class Named:
         return ["-h", "db1"], ["-h", "db1", "-d", "shop"]
 
 
-def test_all_parts_of_a_result_name_the_users_own_server() -> None:
+def test_a_command_that_names_another_role_has_one_role() -> None:
+    hint = "pgsweep load --resume big -U postgres; or undo it: pgsweep load --rollback big"
+    words = ["-p", "1", "-U", "app", "-d", "shop"]
+    assert pasted(hint, words[:2], words, "") == (
+        "pgsweep load -p 1 -d shop --resume big -U postgres; "
+        "or undo it: pgsweep load -p 1 -U app -d shop --rollback big"
+    )
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_all_parts_of_a_result_name_the_users_own_server(user: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     words = ["warm", "run", "-h", "db1", "-d", "shop"]
     settings = Settings(arguments=words, target=Named())
     trouble = WarmTrouble(
@@ -448,7 +461,8 @@ def test_all_parts_of_a_result_name_the_users_own_server() -> None:
     found = naming_own_server(settings, result)
     assert found.work is not None
     assert [each.enable for each in (*found.refused, *found.work.troubles)] == [
-        "sudo pgsweep warm run -h db1 -d shop"
+        # Root needs no sudo, and many containers have none.
+        f"{'sudo ' if user else ''}pgsweep warm run -h db1 -d shop"
     ] * 2
     assert naming_own_server(settings, found) is found
     assert naming_own_server(Settings(arguments=words), result) is result

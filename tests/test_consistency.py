@@ -22,7 +22,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
 from pgsweep.sizing.predict import judge, predict
-from pgsweep.sizing.snapshots.consistency import Tally, tally_doubts
+from pgsweep.sizing.snapshots.consistency import NONE_DROPPED, Tally, dropped_shares, tally_doubts
 from pgsweep.sizing.snapshots.temporary import hidden_hits
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from tests.fix_page import load_running
@@ -401,6 +401,29 @@ def test_what_is_explained(
     tally = Tally(kind="misses", database=database, relations=relations, temporary=temporary)
     found = tally_doubts([tally], seconds=60, changed_relations=dropped)
     assert [doubt.level == "refused" for doubt in found] == grave
+
+
+@pytest.mark.parametrize(
+    ("missed", "accessed", "level", "misses", "hits"),
+    [(20_000, 20_000, "rough", 0.02, 0), (20_000, 120_000, "rough", 0.02, 0.1),
+     (0, 120_000, "reliable", 0, 0.12),
+     (0, 0, None, 0, 0), (60_000, 60_000, "refused", 0.06, 0)],
+)  # fmt: skip
+def test_what_dropped_relations_did_is_a_doubt_where_it_matters(
+    missed: float, accessed: float, level: str | None, misses: float, hits: float
+) -> None:
+    """Their misses may be none, or more, at another size: the interval holds both."""
+    tallies = [
+        Tally(kind="misses", database=150_000, relations=150_000 - missed, temporary=0),
+        Tally(kind="accesses", database=1_000_000, relations=1_000_000 - accessed, temporary=0),
+    ]
+    found = tally_doubts(tallies, seconds=60, changed_relations=3)
+    assert [doubt.level for doubt in found] == ([level] if level else [])
+    dropped = dropped_shares(*tallies, seconds=60, changed_relations=3)
+    # Fewer accesses than their noise may be any.
+    assert dropped.misses == pytest.approx(misses)
+    assert dropped.hits == pytest.approx(hits)
+    assert dropped_shares(*tallies, seconds=60, changed_relations=0) == NONE_DROPPED
 
 
 def test_one_report_late_is_noise() -> None:

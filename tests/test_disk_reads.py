@@ -68,15 +68,17 @@ def simulated(misses: int, waited: float) -> SizeReads:
     st.integers(0, 10**6),
     st.floats(0, 1),
     st.lists(st.floats(0, 4), min_size=1, max_size=2).map(tuple),
+    st.floats(0, 2),
     st.booleans(),
 )
 def test_bounds_of_what_waits_for_the_disk(
-    misses: int, waited: float, factors: tuple[float, ...], fits: bool
+    misses: int, waited: float, factors: tuple[float, ...], unexplained: float, fits: bool
 ) -> None:
-    """Never outside 0 and 1, around the estimate, and the wider the fewer misses were simulated."""
-    share, low, high = simulated(misses, waited).disk_share(factors, fits=fits)
+    """Never outside 0 and 1, around the estimate and what was measured, and the wider the fewer misses."""
+    share, low, high = simulated(misses, waited).disk_share(factors, unexplained, fits=fits)
     assert 0 <= low <= share <= high <= 1
-    _, wider_low, wider_high = simulated(misses // 2, waited).disk_share(factors, fits=fits)
+    assert high >= min(1.0, share + unexplained)
+    _, wider_low, wider_high = simulated(misses // 2, waited).disk_share(factors, unexplained, fits=fits)
     assert wider_low <= low + 1e-12
     assert wider_high >= high - 1e-12
 
@@ -116,6 +118,19 @@ def test_where_all_fits_into_the_pool_its_misses_bound_the_disk_reads(trace: Pat
         most[memory_bytes] = memory.points[0].disk_reads_high / misses
     assert most[190 * MB] == pytest.approx(1)
     assert most[240 * MB] < 0.03
+
+
+def test_a_pool_that_misses_nothing_reads_no_more_from_disk_than_a_smaller_one() -> None:
+    """At 8 MB no miss was simulated, so that each one that there may be was thought to come from disk."""
+    evidence = Path(__file__).parent / "answers" / "evidence" / "trace-drops-18"
+    found = predict(evidence, sizes_bytes=[4 * MB, 8 * MB], memory_bytes=512 * MB)
+    assert found.memory is not None
+    small, large = found.memory.points
+    assert small.page_cache_hit_ratio is not None
+    assert large.page_cache_hit_ratio is None
+    assert found.points[-1].high * found.observed.accesses_per_second > 5
+    assert 0 < large.disk_reads_high <= small.disk_reads_high * 1.05 < 5
+    assert large.disk_bytes_high <= small.disk_bytes_high * 1.05
 
 
 def with_host(

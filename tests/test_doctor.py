@@ -31,7 +31,7 @@ from tests.fix_standby import PRIMARY, standby_of
 SECRET = "s3cret-word"
 
 
-SERVER = ["connection", "version", "pg_monitor", "pg_buffercache", "pg_prewarm", "databases"]
+SERVER = ["connection", "version", "pg_monitor", "pg_buffercache", "pg_prewarm", "databases", "tables"]
 
 
 SERVER += ["track_counts", "track_io_timing"]
@@ -68,7 +68,7 @@ def test_a_server_of_ours_has_it_all(server: Cluster) -> None:
         row = connection.execute("SELECT count(*) FROM pg_class WHERE relkind NOT IN ('v', 'c')").fetchone()
     assert row == (result.server.relations,)
     assert result.host.postmaster_pid == server.postmaster_pid
-    for name in [*SERVER[:7], "same_host", "same_user", "peek", "page_cache", "cgroup"]:
+    for name in [*SERVER[:8], "same_host", "same_user", "peek", "page_cache", "cgroup"]:
         assert found[name].available is True, found[name]
         assert found[name].enable is None, found[name]
     assert found["track_io_timing"].available is False
@@ -93,6 +93,7 @@ USED_BY = {
     "pg_buffercache": ["record --source sql", *POOL],
     "pg_prewarm": ["warm plan", "warm run", "warm restore", "warm keep"],
     "databases": ["cache", "top", "serve", "warm plan", *WARM[:4]],
+    "tables": ["warm plan", "warm run", "warm restore", "warm keep"],
     "track_counts": ["record", "top", "serve", "warm plan", "warm run", "warm keep"],
     "track_io_timing": [],
     "same_host": [

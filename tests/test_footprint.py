@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -178,14 +179,36 @@ def test_what_only_gives_way_comes_after_what_comes_in_and_most_of_it_in_one_row
 
 def test_a_role_without_a_right_is_told_so(table: str) -> None:
     with psycopg.connect(table, autocommit=True) as connection:
-        connection.execute("CREATE ROLE pauper LOGIN")
+        connection.execute("CREATE ROLE pauper LOGIN; GRANT pg_monitor TO pauper; CREATE SCHEMA locked")
+        connection.execute('CREATE TABLE locked."Odd" (id int)')
+        connection.execute("CREATE FUNCTION own() RETURNS int AS 'SELECT 1' LANGUAGE sql")
+        connection.execute("REVOKE EXECUTE ON FUNCTION own FROM PUBLIC")
+        poor = make_conninfo(table, user="pauper")
+        joined = 'SELECT own() FROM t JOIN locked."Odd" USING (id)'
         try:
             with pytest.raises(MissingAbility) as caught:
-                footprint(make_conninfo(table, user="pauper"), "SELECT * FROM t")
+                footprint(poor, joined)
+            granted = re.findall(r"-c '(GRANT [^']*)'", caught.value.hint or "")
+            for statement in granted:
+                connection.execute(statement.encode())
+            assert len(footprint(poor, joined, runs=1).runs) == 1
+            with pytest.raises(MissingAbility, match="may not run") as writing:
+                footprint(poor, "UPDATE t SET k = 0 WHERE id = 0", allow_writes=True)
+            with pytest.raises(MissingAbility, match="may not run") as forbidden:
+                footprint(poor, "SELECT pg_read_file('PG_VERSION')")
         finally:
+            connection.execute("DROP SCHEMA locked CASCADE; DROP FUNCTION own; DROP OWNED BY pauper")
             connection.execute("DROP ROLE pauper")
-    assert "permission denied for table t" in str(caught.value.cause)
+    assert re.match("permission denied for (table t|schema locked|function own)$", str(caught.value.cause))
     assert "pauper" in caught.value.message
+    assert granted == [
+        "GRANT USAGE ON SCHEMA locked TO pauper",
+        'GRANT SELECT ON locked."Odd" TO pauper',
+        "GRANT SELECT ON public.t TO pauper",
+        "GRANT EXECUTE ON FUNCTION public.own() TO pauper",
+    ]
+    assert "-c 'GRANT UPDATE ON public.t TO pauper'" in (writing.value.hint or "")
+    assert (forbidden.value.hint or "").startswith("grant it what it lacks, or")
 
 
 def test_a_server_that_stops_in_between(tmp_path: Path) -> None:

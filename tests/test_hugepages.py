@@ -16,7 +16,7 @@ import msgspec
 import psycopg
 import pytest
 
-from pgsweep.errors import ClusterError
+from pgsweep.errors import ClusterError, UsageError
 from pgsweep.host.hugepages import read_pools, read_transparent, shared_memory
 from pgsweep.host.procmem import read_family
 from pgsweep.host.server_memory import read_server_memory
@@ -385,6 +385,9 @@ def test_a_log_in_another_language_and_of_ordinary_pages(tmp_path: Path) -> None
     done = run("hugepages", "--log", str(tmp_path / "x.log"))
     assert done.returncode == 1
     assert "no whole number of huge pages" in done.stderr
+    for odd in (3 << 20, 4 << 20):
+        with pytest.raises(UsageError, match="there are no huge pages of"):
+            explain_log(german.format(2 << 30), odd)
     large = explain_log(german.format(2 << 30), 1 << 30)
     assert large is not None and large.huge_pages_needed == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import time
 import weakref
@@ -115,8 +116,68 @@ def test_rows_of_a_load_that_is_undone_are_left_to_vacuum(conninfo: str, tmp_pat
     assert (ask(conninfo, "SELECT pg_relation_size('undone')") == [(0,)]) is first
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_duplicates_are_found_without_dead_rows(conninfo: str, tmp_path: Path, single: bool) -> None:
+    """Of the first, which is tried, there are some; a record is no duplicate of one that is refused."""
+    ask(
+        conninfo,
+        "CREATE TABLE keyed (id int PRIMARY KEY, name text, n serial UNIQUE, UNIQUE (name), CHECK (id <> 4));"
+        "INSERT INTO keyed VALUES (2, 'there')",
+    )
+    path = tmp_path / "rows.csv"
+    lines = [f"{n},name {n}\n" for n in range(10, 20_000)]
+    odd = {
+        50: "2,new\n",  # as in the table
+        51: "10,other\n",  # as before in the file
+        60: "20001,name 12\n",  # by the other index
+        61: "20001,name 20001\n",  # no duplicate of one that was refused
+        62: "4,four\n",  # by the check
+        63: "20002,four\n",  # no duplicate of it
+        64: "x,five\n",  # not to be read
+        65: "20003,five\n",
+        66: "20004,\n",  # NULL is no duplicate of NULL
+        67: "20005,\n",
+    }
+    for at, line in odd.items():
+        lines.insert(at, line)
+    path.write_text("id,name\n" + "".join(lines))
+    given = LoadOptions(max_rejects=100, single_transaction=single)
+    outcome = outcome_of(load_files(conninfo, [str(path)], "keyed", given, rejects=tmp_path / "bad"))
+    with (tmp_path / "bad").open(newline="") as file:
+        reasons = {int(row["line"]): row["reason"] for row in csv.DictReader(file)}
+    # Lines count from 1, the header is the first.
+    assert sorted(line - 2 for line in reasons) == [50, 51, 60, 62, 64]
+    begin = "duplicate key value violates unique constraint"
+    assert reasons[52] == f'{begin} "keyed_pkey" (Key (id)=(2) already exists.)'
+    assert reasons[62] == f'{begin} "keyed_name_key" (Key (name)=(name 12) already exists.)'
+    [(size, rows)] = ask(conninfo, "SELECT pg_relation_size('keyed') / 8192, count(*) FROM keyed")
+    assert rows == len(lines) - 5 + 1
+    assert size < rows / 135, "about 148 rows fit a page"
+    assert not [note for note in outcome.notes if "VACUUM" in note]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "(lower(name))",
+        "(name) WHERE id > 5",
+        "(name text_pattern_ops)",
+        '(name COLLATE "C")',
+        "(length(name), name)",
+    ],
+)
+def test_duplicates_of_any_unique_index_are_found(conninfo: str, tmp_path: Path, index: str) -> None:
+    ask(conninfo, f"CREATE TABLE indexed (id int, name text); CREATE UNIQUE INDEX ON indexed {index}")
+    path = tmp_path / "rows.csv"
+    path.write_text("id,name\n10,a\n20,b\n30,a\n40,c\n")
+    given = LoadOptions(max_rejects=5)
+    load_files(conninfo, [str(path)], "indexed", given, rejects=tmp_path / "bad")
+    assert refused(tmp_path / "bad") == [(4, "30,a")]
+
+
 def test_dead_rows_of_the_search_are_told_with_the_remedy(conninfo: str, tmp_path: Path) -> None:
-    ask(conninfo, "CREATE TABLE twice (id int PRIMARY KEY, filler text)")
+    """Where a foreign key may refuse records too, duplicates are found by writing."""
+    ask(conninfo, "CREATE TABLE twice (id int PRIMARY KEY, filler text, other int REFERENCES twice)")
     path = tmp_path / "rows.csv"
     lines = [f"{1 if n % 700 == 5 else n},{'x' * 20}\n" for n in range(20_000)]
     path.write_text("id,filler\n" + "".join(lines))

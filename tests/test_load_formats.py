@@ -503,7 +503,7 @@ def test_what_cannot_be_loaded_is_refused(conninfo: str, tmp_path: Path) -> None
             plan_load(f"{conninfo} user=loader_without_rights", [str(path)], "t", LoadOptions())
         place = conninfo_to_dict(conninfo)
         assert f"psql -h {place['host']} -p {place['port']} -U postgres -d " in str(refused.value.hint)
-        assert """'GRANT INSERT ON public.t TO "loader_without_rights"'""" in str(refused.value.hint)
+        assert """'GRANT INSERT ON public.t TO loader_without_rights'""" in str(refused.value.hint)
         ask(conninfo, "GRANT INSERT, SELECT ON t TO loader_without_rights")
         plan = plan_load(f"{conninfo} user=loader_without_rights", [str(path)], "t", LoadOptions()).plan
         assert {entry.action for entry in plan.objects} == {"keep"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsweep.load import copying, plan
+from pgsweep.load import copying, way
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.cluster import Cluster
@@ -28,7 +28,7 @@ def conninfo(wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_as_many_sessions_go_on_as_are_faster(
     conninfo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gain: float, jobs: int
 ) -> None:
-    monkeypatch.setattr(plan, "_MEASURED_FROM_BYTES", 0)
+    monkeypatch.setattr(way, "_MEASURED_FROM_BYTES", 0)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(copying, "_MEASURED_BYTES", 0)
     monkeypatch.setattr(copying, "_GAIN", gain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 
@@ -89,6 +90,18 @@ def test_it_is_as_one_made_by_create_table(conninfo: str, rows: Path) -> None:
         plan_load(conninfo, [str(rows)], NEW, GIVEN)
     with pytest.raises(psycopg.errors.CheckViolation):
         ask(conninfo, f"INSERT INTO {NEW} (id, at) VALUES (1, '2023-01-01')")
+
+
+def test_a_record_outside_the_bound_is_rejected_in_words(conninfo: str, rows: Path, tmp_path: Path) -> None:
+    """The constraint that refuses it is ours: nobody would find it."""
+    rows.write_text(rows.read_text() + "9000,2022-05-05,1,x\n")
+    found = tmp_path / "rejects.csv"
+    options = msgspec.structs.replace(GIVEN, max_rejects=5)
+    outcome = load_files(conninfo, [str(rows)], NEW, options, rejects=found).outcome
+    assert outcome is not None
+    assert outcome.rows == ROWS
+    assert "outside the bound of the new partition" in found.read_text()
+    assert "pgsweep_bound" not in found.read_text()
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.load import rebuild
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, resume, roll_back
 from pgsweep.pg import load_work
@@ -50,6 +52,31 @@ def interrupted(conninfo: str, rows: Path, options: LoadOptions = DROP) -> None:
     found = outcome_of(load_files(conninfo, [str(rows)], "t", options, listener=At(stop.set), stop=stop))
     assert found.ended == "interrupted"
     assert 0 < count_of(conninfo) < ROWS
+
+
+def test_a_stop_that_comes_with_the_last_step_leaves_nothing_to_do(
+    conninfo: str, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, made = threading.Event(), []
+    make = load_work.make_object
+
+    def counted(*given: Any, **named: Any) -> None:
+        make(*given, **named)
+        made.append(given)
+        if len(made) == last:
+            stop.set()
+
+    monkeypatch.setattr(rebuild, "make_object", counted)
+    interrupted(conninfo, rows)
+    last = 0
+    assert outcome_of(roll_back(conninfo, "t", stop=stop)).ended == "rolled back"
+    last = len(made)
+    assert last > 1
+    made.clear()
+    interrupted(conninfo, rows)
+    assert outcome_of(roll_back(conninfo, "t", stop=stop)).ended == "rolled back"
+    assert stop.is_set()
+    assert leftovers(conninfo) == []
 
 
 CHANGED = "UPDATE t SET a = 1 WHERE ctid = (SELECT min(ctid) FROM t)"

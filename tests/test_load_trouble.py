@@ -22,6 +22,8 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
 from pgsweep.pg import load_lock
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.load_catalog import read_catalog
+from pgsweep.pg.load_copy import open_session
 from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run
@@ -157,6 +159,20 @@ def test_a_journal_that_the_end_of_another_load_drops(
 
 
 # Locks
+
+
+def test_a_step_of_the_load_itself_is_no_process_to_be_ended(conninfo: str) -> None:
+    [(oid,)] = ask(conninfo, "SELECT 't'::regclass::oid::int8")
+    with open_session(conninfo, oid) as here, open_session(conninfo, oid) as step, step.transaction():
+        step.execute("LOCK TABLE public.t IN SHARE MODE")
+        found = read_catalog(here, oid)
+        assert found is not None
+        table = found.table
+        assert "another step of this load uses" in load_lock._holders(here, table)
+        with psycopg.connect(conninfo) as other:
+            other.execute("SELECT FROM t")
+            holders = load_lock._holders(here, table)
+            assert f"process {other.info.backend_pid} (idle in transaction) of" in holders
 
 
 def test_a_lock_that_is_not_to_be_had(conninfo: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -413,6 +413,18 @@ def test_a_quoted_name_with_controls_is_written_as_escapes(wheel18: Cluster, nam
     assert column.name == name
 
 
+def test_a_name_is_quoted_where_the_server_quotes_it(server: Cluster) -> None:
+    """The server's own key words among them: a newer one may have more of them, an older one fewer."""
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        names = [name for (name,) in connection.execute("SELECT word FROM pg_get_keywords()")]
+        names += ["looker", "_a1", "1a", "a$1", "Looker", "größe", "two words", 'a"b', ""]
+        quoted = connection.execute("SELECT array_agg(quote_ident(n)) FROM unnest(%s::text[]) AS n", [names])
+        [(wanted,)] = quoted.fetchall()
+    newest = server.version_num >= 180000
+    for name, by_server in zip(names, wanted, strict=True):
+        assert sql_identifier(name) == by_server or (not newest and name == by_server), name
+
+
 def test_a_name_that_is_not_there_is_no_empty_name() -> None:
     assert (decode_name(None), decode_nullable(None)) == ("", None)
     assert decode_name(b"a\xff") == decode_nullable(b"a\xff") == "a\\xff"

@@ -179,7 +179,8 @@ def found_for(used: list[int], **changes: Any) -> Any:
     }
     one = np.ones(1)
     totals = Totals(
-        seconds=60.0, hits=90.0, misses=10.0, relation_misses=one, relation_accesses=one,
+        seconds=changes.get("seconds", 60.0), hits=90.0, misses=10.0,
+        relation_misses=one, relation_accesses=one,
         relation_scans=one * changes.get("scans", 0.0), relation_growth_blocks=one,
         relation_scanned_blocks=one * changes.get("scans", 0.0),
         first_half_miss_ratio=0.15, second_half_miss_ratio=0.05,
@@ -187,7 +188,7 @@ def found_for(used: list[int], **changes: Any) -> Any:
     meta = EvidenceMeta(
         source="sql",
         server_version_num=changes.get("version", 180000),
-        shared_buffers_blocks=1000,
+        shared_buffers_blocks=changes.get("pool", 1000),
         database_oid=5,
     )
     return unfilled(used_of(used, changes.get("hand", [])), counters, relations, totals, Server.of(meta))
@@ -223,6 +224,16 @@ def test_a_pool_that_is_still_filling_is_not_relied_on() -> None:
     assert "set shared_buffers" not in said
     assert filling.known_from_blocks == 1000
     assert found_for([100, 190, 200, 200, 200, 200]).usable
+
+
+def test_a_pool_that_still_grows_a_little_keeps_room_for_it() -> None:
+    """Of a pool that gained 5 MB in a minute it was said that all in use fits into what it held."""
+    grows = found_for([10_000, 10_000, 10_000, 10_000, 10_020, 10_040], pool=100_000, seconds=600.0)
+    assert grows.usable
+    assert grows.known_from_blocks == 10_040 + 40 * 12
+    assert "still grows, by 320 kB in the last 300 s" in str(grows.reasons)
+    soon_full = found_for([10_000, 10_000, 10_000, 10_000, 10_020, 10_040], pool=10_400, seconds=600.0)
+    assert (soon_full.usable, soon_full.filling_blocks) == (False, 40)
 
 
 def test_evictions_between_snapshots_are_believed_rather_than_the_snapshots() -> None:

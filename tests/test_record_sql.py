@@ -92,6 +92,7 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
     assert meta.server_version_num == server.version_num
     assert meta.settings["shared_buffers"] == "2048"
     assert meta.sampling == {"seed": 1.0}
+    assert meta.accesses_per_second is None, "0 is a number of accesses"
 
     times = evidence.table("snapshot_times")
     assert len(times["snapshot"]) == result.snapshots

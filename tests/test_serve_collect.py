@@ -149,11 +149,11 @@ def test_totals_by_what_served_them_add_up_and_do_not_fall() -> None:
     """Also over a session that was lost: its reads are counted, and what served them is not known."""
     totals: dict[str, float] = {}
     split = columns_of(Split(seconds=10.0, page_cache=30.0, disk=10.0))
-    add_totals(totals, later(reads=50), split, 0.0)
+    add_totals(totals, later(reads=50), None, split, 0.0)
     assert (totals["page_cache_reads"], totals["disk_reads"], totals["outside_pool_reads"]) == (30, 10, 10)
-    add_totals(totals, later(reads=80), {}, 30.0)
+    add_totals(totals, later(reads=80), None, {}, 30.0)
     assert totals["outside_pool_reads"] == 10
-    add_totals(totals, later(reads=180), {}, 0.0)
+    add_totals(totals, later(reads=180), None, {}, 0.0)
     assert totals["outside_pool_reads"] == 140
 
 

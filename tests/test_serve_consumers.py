@@ -117,6 +117,57 @@ def test_reads_are_those_of_who_brought_them(shop: Cluster, monkeypatch: pytest.
     assert "(not a query)" in gathered.texts.values()
 
 
+def test_entries_that_were_given_up_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they counted since the last reading is lost: the figures are lower bounds."""
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.5)
+    monkeypatch.setattr(module, "_SHARE", 1.0)
+    settings = {"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.max": "100"}
+    with Cluster.create(None, settings) as cluster, connect(cluster.conninfo()) as session:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as other:
+            other.execute("CREATE EXTENSION pg_stat_statements")
+            gathered = Consumers(session, texts=False)
+            gathered.sample()
+            next_interval(gathered)
+            assert gathered.missing == []
+            for count in range(1, 160):
+                other.execute(f"SELECT {', '.join('1' * count)}".encode())
+        next_interval(gathered)
+        [missing] = gathered.missing
+        assert "have used more than is shown" in missing.why
+        assert "pg_stat_statements.max is 100" in missing.why
+
+
+def test_a_database_that_is_renamed_and_dropped_counts_once(
+    shop: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entries stay in pg_stat_statements, with all that they counted, and without a name in the end."""
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.5)
+    monkeypatch.setattr(module, "_SHARE", 1.0)
+    with connect(shop.conninfo()) as session, psycopg.connect(shop.conninfo(), autocommit=True) as other:
+
+        def calls() -> dict[str, float]:
+            _, rows = next_interval(gathered)
+            found = {database: v["calls"] for (_, _, database, _), v in of_kind(rows, "database").items()}
+            return {name: found[name] for name in found if name not in ("postgres", "")}
+
+        other.execute("CREATE DATABASE tmp")
+        gathered = Consumers(session, texts=False)
+        gathered.sample()
+        with psycopg.connect(shop.conninfo("tmp"), autocommit=True) as inside:
+            for _ in range(20):
+                inside.execute("SELECT 1")
+        assert calls() == {"tmp": 20.0}
+        other.execute("ALTER DATABASE tmp RENAME TO gone")
+        assert calls() == {}
+        other.execute("DROP DATABASE gone")
+        assert calls() == {}
+        # It was dropped before it was seen: what it was called is not known.
+        unknown = Consumers(session, texts=False)
+        unknown._last = {}
+        unknown._read_statements()
+        assert unknown._rows["database", "", "(dropped)", ""]["calls"] == 20.0
+
+
 def test_what_is_executed_now_is_sampled(shop: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL_SECONDS", 2.0)
     monkeypatch.setattr(module, "_SHARE", 1.0)
@@ -169,7 +220,7 @@ def test_without_the_extension_or_the_right_the_rest_is_shown(
         consumers.remember_hidden(len(hidden))
         enable = consumers.missing[0].enable or ""
         assert "psql -h" in enable
-        assert "'GRANT pg_monitor TO \"watcher\"'" in enable
+        assert "'GRANT pg_monitor TO watcher'" in enable
 
 
 def test_an_extension_that_is_a_strangers_is_not_used(shop: Cluster) -> None:

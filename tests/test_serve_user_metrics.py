@@ -14,6 +14,7 @@ import pytest
 
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.cluster import Cluster
+from pgsweep.records.serve import ServeFailure
 from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import MetricConfig, ServeConfig, ServerConfig
 from pgsweep.serve.metrics import exposed
@@ -71,6 +72,11 @@ def test_a_query_beyond_its_timeout_is_ended_by_the_server_and_said(wheel18: Clu
             'pgsweep_user_metric_failed{metric="quick",server="one"} 0.0',
             'pgsweep_user_quick{server="one"} 7.0',
         ]
+        # While the server is down no query is run: that is one fault, which has its own metric and alert.
+        asked.watched.failure = ServeFailure(message="down", cause=None, hint=None, since=1.0)
+        assert asked.board.summary("one").missing == []
+        assert not [line for line in asked.exposed() if 'failed{metric="slow"' in line]
+        asked.watched.failure = None
         with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
             left = connection.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid() "

@@ -13,6 +13,7 @@ from benchmarks.calibration.synthetic import SyntheticRelation, SyntheticSpec, s
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.snapshots.consistency import NONE_DROPPED, Dropped
 from pgsweep.sizing.snapshots.doubts import (
     drift_doubts,
     length_doubts,
@@ -271,6 +272,20 @@ def test_half_a_recording_tells_what_a_whole_one_lacks() -> None:
         _, low, high = interval(ensemble, relative, sources)
         widths.append(high - low)
     assert (widths[1] > widths[0])[[0, 2, 3]].all()
+
+
+def test_what_dropped_relations_missed_or_hit_may_be_otherwise_at_another_size() -> None:
+    """At a larger size they may miss nothing, at a smaller one whenever they hit today; today is counted."""
+    relative, point = np.array([0.5, 1.0, 2.0]), np.array([0.5, 0.4, 0.2])
+    ensemble = Ensemble(point=point, bounds=[np.zeros(3)], halves=[], spread=np.zeros((2, 3)))
+    (_, *alone), (_, *wider) = (
+        interval(ensemble, relative, ErrorSources(noise=0, short=0, scans=0, dropped=dropped))
+        for dropped in (NONE_DROPPED, Dropped(misses=0.03, hits=0.1))
+    )
+    above = np.sqrt((wider[1] - point) ** 2 - (alone[1] - point) ** 2)
+    below = np.sqrt((point - wider[0]) ** 2 - (point - alone[0]) ** 2)
+    assert above == pytest.approx([0.13, 0.0, 0.03], abs=1e-9)
+    assert below == pytest.approx([0.03, 0.0, 0.03], abs=1e-9)
 
 
 def test_what_a_standby_replays_may_change_otherwise_than_what_is_counted() -> None:

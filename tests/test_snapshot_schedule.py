@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from pgsweep.evidence.clock_passes import WANTED_PASSES, PassClock
+from pgsweep.evidence.clock_passes import PassClock
+from pgsweep.evidence.schema import wanted_passes
 from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS, WANTED_COUNT, SnapshotSchedule
 from pgsweep.evidence.snapshots import judged
 from pgsweep.pg.buffercache import SnapshotReader
@@ -20,22 +22,33 @@ from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
 from pgsweep.sizing.snapshots.doubts import length_doubts
 from pgsweep.sizing.snapshots.totals import Totals
+from pgsweep.units import format_minutes
 from tests.fix_page import load_running, wait_for_pages
 
 
-def steady_clock(snapshots: int, *, pass_seconds: float, interval_seconds: float) -> PassClock:
+def steady_clock(
+    snapshots: int, *, pass_seconds: float, interval_seconds: float, hand_seen: bool = True
+) -> PassClock:
     clock = PassClock(1000)
     for number in range(snapshots):
         seconds = number * interval_seconds
-        clock.add(seconds, zero_buffers=400, used_buffers=1000, allocations=400 * seconds / pass_seconds)
+        clock.add(
+            seconds,
+            zero_buffers=400,
+            used_buffers=1000,
+            allocations=400 * seconds / pass_seconds,
+            hand_buffers=round(1000 * seconds / pass_seconds) if hand_seen else None,
+        )
     return clock
 
 
 @pytest.mark.parametrize("pass_seconds", [2.0, 20.0, 150.0, 300.0])
-def test_what_is_enough_is_not_called_short(pass_seconds: float) -> None:
-    interval = max(1.0, min(10.0, WANTED_PASSES * pass_seconds / WANTED_COUNT))
+@pytest.mark.parametrize("hand_seen", [True, False])
+def test_what_is_enough_is_not_called_short(pass_seconds: float, hand_seen: bool) -> None:
+    interval = max(1.0, min(10.0, wanted_passes(hand_seen=hand_seen) * pass_seconds / WANTED_COUNT))
     lengths = (
-        steady_clock(count, pass_seconds=pass_seconds, interval_seconds=interval) for count in range(5, 500)
+        steady_clock(count, pass_seconds=pass_seconds, interval_seconds=interval, hand_seen=hand_seen)
+        for count in range(5, 2000)
     )
     enough = next(clock for clock in lengths if clock.suffices)
     none = np.zeros(0)
@@ -51,17 +64,23 @@ def test_what_is_enough_is_not_called_short(pass_seconds: float) -> None:
         first_half_miss_ratio=0.1,
         second_half_miss_ratio=0.1,
     )
-    # The time of a pass is estimated; one that is counted may be a twentieth longer.
-    assert length_doubts(totals, enough.snapshots, pass_seconds * 1.05, by_paths=True) == []
+    # The time of a pass is estimated; one that is counted may be a sixth longer.
+    assert length_doubts(totals, enough.snapshots, pass_seconds * 1.16, by_paths=hand_seen) == []
+    # A shorter one is to last as long as one that ends by itself.
+    [short] = length_doubts(replace(totals, seconds=pass_seconds), 60, pass_seconds, by_paths=hand_seen)
+    assert f"record for {format_minutes(enough.wanted_seconds(pass_seconds / 2))}" in short.reason.text
 
 
 def test_clock_passes_are_estimated_from_allocations() -> None:
-    clock = steady_clock(21, pass_seconds=2.0, interval_seconds=1.0)
+    clock = steady_clock(21, pass_seconds=2.0, interval_seconds=1.0, hand_seen=False)
     assert clock.pass_seconds == pytest.approx(2.0)
     assert clock.passes == pytest.approx(10.0)
     assert clock.effective_snapshots == pytest.approx(1 + 20 * (1 - np.exp(-0.5)))
     assert not clock.suffices
-    assert clock.wanted_seconds(1.0) == pytest.approx(11 / (1 - np.exp(-0.5)))
+    assert clock.wanted_seconds(1.0) == pytest.approx(1.25 * 45 * 2)
+    seen = steady_clock(30, pass_seconds=2.0, interval_seconds=1.0)
+    assert not seen.suffices
+    assert seen.wanted_seconds(2.0) == pytest.approx(11 * 2 / (1 - np.exp(-1.0)))
     assert steady_clock(31, pass_seconds=2.0, interval_seconds=1.0).suffices
     late = PassClock(1000)
     for number in range(10):

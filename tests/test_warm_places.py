@@ -191,7 +191,7 @@ def test_one_of_a_thousand_may_not_be_read(many: str) -> None:
         connection.execute("REVOKE SELECT ON many.t500 FROM fresh_reader")
     result = run(as_reader(many), MANY)
     assert [trouble.relation for trouble in result.refused] == ["t500"]
-    assert result.refused[0].enable == 'GRANT SELECT ON "many"."t500" TO "fresh_reader"'
+    assert result.refused[0].enable == "GRANT SELECT ON many.t500 TO fresh_reader"
     assert result.work is not None
     assert result.work.troubles == []
     assert result.work.read_bytes == result.asked_bytes

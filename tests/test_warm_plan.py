@@ -391,19 +391,43 @@ def test_never_more_than_the_pool_of_a_real_server(fresh: str) -> None:
 
 def test_a_plain_client_sees_what_it_may_not_read(towarm: str) -> None:
     result = planned(as_reader(towarm), selection=Selection(schemas=["public"]))
+    reader = f"{conninfo_to_dict(towarm)['dbname']}_reader"
     refused = {trouble.relation for trouble in result.refused}
     assert {"secret", "scratch"} <= refused
+    [unread] = result.missing
+    assert re.fullmatch(r"the role may not read \d tables of \d", unread.why)
+    assert (unread.enable or "").endswith(f"-c 'GRANT pg_read_all_data TO {reader}'")
+    assert "Only system catalogs are planned" not in warm_text(result, Terminal())
     assert {"orders", "orders_pkey", "parts_a"} <= set(names(result))
     assert not refused & set(names(result))
     with pytest.raises(MissingAbility, match="may not read `secret`") as caught:
         planned(as_reader(towarm), "secret")
     parts = conninfo_to_dict(towarm)
     said = shlex.split(str(caught.value.hint))
-    assert said[-2:] == ["-c", f'GRANT SELECT ON "public"."secret" TO "{parts["dbname"]}_reader"']
+    assert said[-2:] == ["-c", f"GRANT SELECT ON public.secret TO {parts['dbname']}_reader"]
     assert said[said.index("-p") + 1] == str(parts["port"])
     assert said[said.index("-d") + 1] == parts["dbname"]
     with pytest.raises(MissingAbility, match="may read none of the 2 relations"):
         planned(as_reader(towarm), "secret", "scratch")
+
+
+def test_a_role_that_may_read_no_table_is_told_so(fresh: str) -> None:
+    """It may read catalogs, which alone are planned then; what it is granted is what it lacked."""
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 1 AS one; CREATE ROLE blind LOGIN")
+    try:
+        result = planned(f"{fresh} user=blind")
+        [unread] = result.missing
+        assert unread.why.startswith("the role may read none of the ")
+        assert "Only system catalogs are planned" in warm_text(result, Terminal())
+        [grant] = re.findall(r"GRANT pg_read_all_data TO blind", unread.enable or "")
+        with psycopg.connect(fresh, autocommit=True) as connection:
+            connection.execute(grant.encode())
+        again = planned(f"{fresh} user=blind")
+        assert (again.missing, again.refused) == ([], [])
+    finally:
+        with psycopg.connect(fresh, autocommit=True) as connection:
+            connection.execute("DROP ROLE blind")
 
 
 def test_what_cannot_be_warmed_is_said(fresh: str) -> None:

@@ -177,6 +177,8 @@ def test_interrupted_it_leaves_a_journal_and_resume_does_the_rest(
     assert rest.work is not None
     assert rest.work.asked_bytes + stopped["work"]["read_bytes"] == stopped["work"]["asked_bytes"]
     assert rest.work.read_bytes == rest.work.asked_bytes
+    sizes = {row["relation"]: row["size_bytes"] for row in stopped["relations"]}
+    assert all(row.size_bytes == sizes[row.relation] for row in rest.relations), "not what was left of it"
     assert not journal.exists()
     assert resident_blocks(conninfo, "orders") == piece_of(conninfo, "orders").blocks
     assert state_files(tmp_path) == []

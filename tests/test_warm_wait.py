@@ -57,6 +57,20 @@ def test_the_next_start_is_waited_for(heated: tuple[Cluster, str, Path], tmp_pat
     assert result["after"]["resident"] == 1.0
 
 
+def test_a_restart_that_is_over_before_the_waiting_begins_is_the_next_start(
+    heated: tuple[Cluster, str, Path], tmp_path: Path
+) -> None:
+    """Loading program and file takes longer than a small server takes to restart."""
+    cluster, conninfo, path = heated
+    restore = Waiting(conninfo, path, tmp_path)
+    restore.process.send_signal(signal.SIGSTOP)
+    empty_caches(cluster)
+    restore.process.send_signal(signal.SIGCONT)
+    answer, _ = restore.process.communicate(timeout=60)
+    assert restore.process.returncode == 0, restore.said
+    assert json.loads(answer)["after"]["resident"] == 1.0
+
+
 def test_a_server_that_was_away_is_the_next(heated: tuple[Cluster, str, Path], tmp_path: Path) -> None:
     cluster, conninfo, path = heated
     cluster.stop()

@@ -17,7 +17,13 @@ from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Serve
 from pgsweep.host.abilities import READ_THE_POOL, HostChecks, Seen
 from pgsweep.host.perils import perils_of
 from pgsweep.host.postmaster import search
-from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
+from pgsweep.pg.abilities import (
+    Session,
+    read_extension,
+    read_primary,
+    read_readable_tables,
+    read_session,
+)
 from pgsweep.pg.administrator import Administrator, session_options
 from pgsweep.pg.alter_system import lacking_rights, refuse_kept_elsewhere
 from pgsweep.pg.catalog import (
@@ -31,6 +37,7 @@ from pgsweep.pg.catalog import (
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.conninfo import describe
 from pgsweep.pg.failures import DriverError
+from pgsweep.pg.grants import READ_ALL, unread_tables
 from pgsweep.pg.next_start import read_next_start
 from pgsweep.pg.place import read_place
 from pgsweep.pg.provider import Provider, Wanted, read_provider
@@ -210,7 +217,7 @@ def examine_host(conninfo: str, refused: ConnectionFailed) -> DoctorResult:
     Raises:
         UsageError: the text is not a connection string.
     """
-    why = f"{_sentence(refused)}: {refused.hint}" if refused.hint else _sentence(refused)
+    why = f"{_sentence(refused)}; {refused.hint}" if refused.hint else _sentence(refused)
     if refused.by_server:
         return _without_session(conninfo, _answered("session", why, None))
     return _without_session(conninfo, [_server("connection", False, why, None, _EVERYTHING)])
@@ -268,6 +275,7 @@ class _ServerChecks:
             ("pg_buffercache", self._buffercache),
             ("pg_prewarm", self._prewarm),
             ("databases", self._databases),
+            ("tables", self._tables),
             ("track_counts", self._counts),
             ("track_io_timing", self._timing),
         )
@@ -301,7 +309,7 @@ class _ServerChecks:
         if session.monitor:
             why = "the role is a superuser" if session.superuser else "the role is a member"
             return _server("pg_monitor", True, why, None, needed_for)
-        command = self._psql(f"GRANT pg_monitor TO {session.quoted_role}")
+        command = self._psql(f"GRANT pg_monitor TO {sql_identifier(session.role)}")
         return _server("pg_monitor", False, self._there("the role is not a member"), command, needed_for)
 
     def _buffercache(self) -> Ability:
@@ -343,7 +351,9 @@ class _ServerChecks:
             return _server(name, True, why, None, _BY_PREWARM)
         if found.created is not None:
             why = f"the role may not execute it in schema {found.schema}"
-            command = self._psql(f"GRANT USAGE ON SCHEMA {found.schema} TO {self._session.quoted_role}")
+            command = self._psql(
+                f"GRANT USAGE ON SCHEMA {found.schema} TO {sql_identifier(self._session.role)}"
+            )
             return _server(name, False, self._there(why), command, _BY_PREWARM)
         if found.available is None:
             return _server(name, False, self._not_installed(name), None, _BY_PREWARM)
@@ -379,8 +389,18 @@ class _ServerChecks:
             return _server("databases", True, why, None, _IN_EVERY_DATABASE)
         why = f"the role may not connect to {len(closed)} of {self._session.databases}: {', '.join(closed)}"
         names = ", ".join(sql_identifier(name) for name in closed)
-        command = self._psql(f"GRANT CONNECT ON DATABASE {names} TO {self._session.quoted_role}")
+        command = self._psql(f"GRANT CONNECT ON DATABASE {names} TO {sql_identifier(self._session.role)}")
         return _server("databases", False, self._there(why), command, _IN_EVERY_DATABASE)
+
+    def _tables(self) -> Ability:
+        tables, readable = read_readable_tables(self._connection)
+        database = f"database `{self._server.database}`"
+        if readable == tables:
+            why = f"the role may read all {tables} of {database}" if tables else f"{database} has none"
+            return _server("tables", True, why, None, _BY_PREWARM)
+        command = self._psql(f"GRANT {READ_ALL} TO {sql_identifier(self._session.role)}")
+        why = self._there(f"{unread_tables(tables, readable)} of {database}")
+        return _server("tables", False, why, command, _BY_PREWARM)
 
     def _counts(self) -> Ability:
         if self._server.settings["track_counts"] == "on":

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, TypeVar, get_type_hints
 
 import anyio
 import msgspec
@@ -60,6 +60,8 @@ prediction has an interval and a verdict (reliable, rough, refused): pass them o
 seen is in `missing`, with the command that would allow it.
 """.strip()
 
+R = TypeVar("R")
+
 _READS_ONLY = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
@@ -81,19 +83,13 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
     server = _Server("pgsweep", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING")
 
     def conninfo_of(name: str) -> str:
-        if name not in targets:
-            known = ", ".join(targets) or "none: pgsweep mcp was started without any"
-            raise UsageError(f"there is no server `{name}`", hint=f"the servers are: {known}")
-        return targets[name]
+        known = ", ".join(targets) or "none: pgsweep mcp was started without any"
+        return _of_name("server", name, targets, f"the servers are: {known}")
 
     def evidence_of(name: str) -> Path:
         found = _evidence_in(evidence)
-        if name not in found:
-            raise UsageError(
-                f"there is no evidence `{name}`",
-                hint=f"there is: {', '.join(sorted(found)) or 'none; pgsweep record makes it'}",
-            )
-        return found[name]
+        known = ", ".join(sorted(found)) or "none; pgsweep record makes it"
+        return _of_name("evidence", name, found, f"there is: {known}")
 
     def servers() -> dict[str, Any]:
         """List the servers that can be asked about, and the evidence that predictions can be made from."""
@@ -151,6 +147,17 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
     for question in (servers, doctor, cache, memory, predict_misses, advise_settings):
         server.add_tool(questions.tool(question), annotations=_READS_ONLY, structured_output=False)
     return server
+
+
+def _of_name(what: str, name: str, known: Mapping[str, R], hint: str) -> R:
+    """Return what has this name.
+
+    Raises:
+        UsageError: nothing has.
+    """
+    if name not in known:
+        raise UsageError(f"there is no {what} `{name}`", hint=hint)
+    return known[name]
 
 
 class _Server(MCPServer[Any]):

@@ -14,6 +14,24 @@ from collections.abc import Iterable
 _OURS = re.compile(r"\x1b\[(?:0|[12]|3[1-46])(?:;(?:[12]|3[1-46]))*m")
 """The colours that ui/terminal.py sets (ECMA-48, SGR), and nothing else that begins with ESC."""
 
+_UNQUOTED = re.compile(r"[a-z_][a-z0-9_]*")
+_KEYWORDS = """
+all analyse analyze and any array as asc asymmetric authorization between bigint binary bit boolean both
+case cast char character check coalesce collate collation column concurrently constraint create cross
+current_catalog current_date current_role current_schema current_time current_timestamp current_user dec
+decimal default deferrable desc distinct do else end except exists extract false fetch float for foreign
+freeze from full grant graph_table greatest group grouping having ilike in initially inner inout int
+integer intersect interval into is isnull join json json_array json_arrayagg json_exists json_object
+json_objectagg json_query json_scalar json_serialize json_table json_value lateral leading least left
+like limit localtime localtimestamp merge_action national natural nchar none normalize not notnull null
+nullif numeric offset on only or order out outer overlaps overlay placing position precision primary
+real references returning right row select session_user setof similar smallint some substring symmetric
+system_user table tablesample then time timestamp to trailing treat trim true union unique user using
+values varchar variadic verbose when where window with xmlattributes xmlconcat xmlelement xmlexists
+xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable
+"""
+"""What quote_ident quotes besides (src/include/parser/kwlist.h: all but UNRESERVED_KEYWORD), up to 19."""
+
 _SIMPLE_NAME = re.compile(r"[a-z_][a-z0-9_$]*")
 
 
@@ -125,10 +143,12 @@ def decode_nullable(name: bytes | None) -> str | None:
 
 
 def sql_identifier(name: str) -> str:
-    r"""Return the name as a quoted SQL identifier; with controls in the form `U&"a\001Bb"`.
+    r"""Return the name as an SQL identifier, quoted where quote_ident would; controls as in `U&"a\001Bb"`.
 
     https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS-UESCAPE
     """
+    if _UNQUOTED.fullmatch(name) and name not in _KEYWORDS.split():
+        return name
     quoted = name.replace('"', '""')
     if name.isprintable():
         return f'"{quoted}"'

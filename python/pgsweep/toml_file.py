@@ -175,7 +175,8 @@ class TomlFile:
                     hint=f"the known ones are: {allowed}",
                 ) from error
             hints = [one.type for one in _fields_at(kind, names[:-1]) if one.encode_name == names[-1]]
-            choices = [word for hint in hints for word in _choices(hint)]
+            # The words of a Literal, also of one that may be None.
+            choices = [word for hint in hints for word in _parts(hint) if isinstance(word, str)]
             wanted = f"none of: {', '.join(choices)}" if choices else f"not {_wanted(message)}"
             # What should be a text may be a secret.
             secret = not choices and "`str" in message
@@ -222,8 +223,3 @@ def _wanted(message: str) -> str:
     words = " or ".join(_WORDS.get(kind, kind) for kind in found[1].split(" | ") if kind != "null")
     bound = {">=": " of at least ", ">": " above "}.get(found[2], "")
     return words + (bound and bound + found[3].removesuffix(".0"))
-
-
-def _choices(hint: Any) -> list[str]:
-    """Return the words of a Literal, also of one that may be None."""
-    return [word for word in _parts(hint) if isinstance(word, str)]

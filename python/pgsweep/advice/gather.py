@@ -106,20 +106,7 @@ def advise_from(
     memory = _Memory.of(meta, memory_bytes, contents, known=without is None)
     today = meta.shared_buffers_blocks * BLOCK_BYTES
 
-    def predicted() -> PredictResult:
-        return _predicted(evidence, meta, memory, memory_bytes, seed, watch)
-
-    if kept:
-        question = Question(
-            command="advise",
-            sizes_bytes=memory.sizes_for_bounds,
-            memory_bytes=memory_bytes,
-            memory_sizes_bytes=None if memory.size_bytes is None else memory.candidates,
-            seed=seed,
-        )
-        prediction = answered(evidence, question, PredictResult, predicted)
-    else:
-        prediction = predicted()
+    prediction = _predicted(evidence, meta, memory, memory_bytes, seed, watch, kept=kept)
     situation = replace(
         _situation(recorded, memory, contents, prediction),
         no_page_cache=without,
@@ -146,14 +133,17 @@ def advise_from(
         evidence=str(evidence),
         missing=missing,
     )
+    remarks = [] if now is None else now.remarks
     if least is not None:
-        lead, remarks = least_words(least)
-        summary = f"{lead}. {result.summary}"
-        result = msgspec.structs.replace(result, summary=summary, remarks=[*remarks, *result.remarks])
-    if now is not None:
-        result = msgspec.structs.replace(result, remarks=[*now.remarks, *result.remarks])
-    resources = resources_of(situation, result.settings, place)
-    result = msgspec.structs.replace(result, resources=resources, least=least)
+        lead, of_least = least_words(least)
+        remarks = [*remarks, *of_least]
+        result = msgspec.structs.replace(result, summary=f"{lead}. {result.summary}")
+    result = msgspec.structs.replace(
+        result,
+        remarks=[*remarks, *result.remarks],
+        resources=resources_of(situation, result.settings, place),
+        least=least,
+    )
     return adapted(result, place, {} if now is None else now.sources)
 
 
@@ -286,14 +276,33 @@ def _predicted(
     asked_bytes: int | None,
     seed: int,
     watch: Watch | None,
+    *,
+    kept: bool,
 ) -> PredictResult:
-    if meta.source == "trace":
-        found = judge(evidence, sizes_bytes=memory.candidates, seed=seed, watch=watch)
-        return forecast(found, memory_bytes=None if memory.assumed else asked_bytes, seed=seed, watch=watch)
-    found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed, watch=watch)
-    if memory.size_bytes is None:
-        return found.record()
-    return forecast(found, memory_bytes=asked_bytes, sizes_bytes=memory.candidates, seed=seed, watch=watch)
+    """Return the prediction at the sizes that are considered; one that is kept is not computed again."""
+
+    def made() -> PredictResult:
+        if meta.source == "trace":
+            found = judge(evidence, sizes_bytes=memory.candidates, seed=seed, watch=watch)
+            named = None if memory.assumed else asked_bytes
+            return forecast(found, memory_bytes=named, seed=seed, watch=watch)
+        found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed, watch=watch)
+        if memory.size_bytes is None:
+            return found.record()
+        return forecast(
+            found, memory_bytes=asked_bytes, sizes_bytes=memory.candidates, seed=seed, watch=watch
+        )
+
+    if not kept:
+        return made()
+    question = Question(
+        command="advise",
+        sizes_bytes=memory.sizes_for_bounds,
+        memory_bytes=asked_bytes,
+        memory_sizes_bytes=None if memory.size_bytes is None else memory.candidates,
+        seed=seed,
+    )
+    return answered(evidence, question, PredictResult, made)
 
 
 def _least(

@@ -56,7 +56,7 @@ def rules_of_thumb(situation: Situation, points: list[ReadsPoint], basis: Basis)
 
 
 def _pgtune(memory: int) -> str:
-    cache = rounded_down(memory // 4 * 3)
+    cache = memory // 4 * 3
     huge = "try" if memory >= 32 * GB else "off"
     return f", effective_cache_size {format_bytes(cache)}, huge_pages {huge}"
 

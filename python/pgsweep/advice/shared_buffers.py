@@ -18,6 +18,7 @@ from pgsweep.advice.reads import Basis, gain_of, throughput_gain
 from pgsweep.advice.situation import Situation, rounded_down
 from pgsweep.advice.summary import THROUGHPUT
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
+from pgsweep.sizing.throughput.read_times import COPY_RANGE
 from pgsweep.units import (
     as_setting,
     format_bytes,
@@ -75,8 +76,9 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
         return _left(situation, why, "unknown", "measured")
     if now is None:
         return _left(situation, "nothing is known of today's size", "unknown", "measured")
-    if now.wait_high < LEAST_WAIT:
-        wait = format_plain(round(now.wait_high * 1000, 2))
+    most_wait = now.wait_high + (COPY_RANGE[1] - 1) * now.misses_high * situation.costs.copy_seconds
+    if most_wait < LEAST_WAIT:
+        wait = format_plain(round(most_wait * 1000, 2))
         why = (
             f"all sessions together wait at most {wait} ms in a second for reads: there is nothing to "
             f"gain{_removable(situation)}"

@@ -31,7 +31,9 @@ def advise_warming(situation: Situation, *, restarts: bool) -> AdvisedSetting:
     if not restarts:
         return _left("no restart is advised", "it saves reads after a restart")
     contents = situation.contents
-    held = "" if contents is None else f"; of it {_named(contents.relations)}"
+    largest = [] if contents is None else contents.relations[:_NAMED]
+    named = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+    held = "" if contents is None else f"; of it {named}"
     used = 0 if contents is None else sum(contents.bytes_by_usage_count)
     what = "what the pool holds" if not used else f"{format_bytes(used)} lie in the pool{held}"
     libraries = situation.settings.get("shared_preload_libraries")
@@ -52,7 +54,7 @@ def advise_warming(situation: Situation, *, restarts: bool) -> AdvisedSetting:
         name="warm-up",
         where="command",
         today=None,
-        value=f"{_SAVE}; restart; {_RESTORE}",
+        value=f"before the restart: {_SAVE}; after it: {_RESTORE}",
         action="set",
         kind=kind,
         reason=why,
@@ -84,10 +86,6 @@ def _saved(situation: Situation, contents: Contents) -> tuple[Gain, Kind]:
     gain = Gain(of=AFTER_RESTART, unit="seconds", value=value, low=low, high=high)
     known = today is not None and costs.disk_read_kind == "measured"
     return gain, "predicted" if known else "assumed"
-
-
-def _named(relations: list[tuple[str, int]]) -> str:
-    return ", ".join(f"{name} {format_bytes(size)}" for name, size in relations[:_NAMED])
 
 
 def _left(why: str, purpose: str) -> AdvisedSetting:

@@ -52,7 +52,6 @@ def look(
 
     Raises:
         UsageError: there is no such relation, or no such way to group.
-        ConnectionFailed: the server has gone.
     """
     started, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     server = access.server

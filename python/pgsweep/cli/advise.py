@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from pgsweep.cli.common import (
 )
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import write_stdout
+from pgsweep.cli.own_server import naming_own_server
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.watched import Watched
 from pgsweep.errors import INTERRUPTED, UsageError
@@ -39,7 +40,32 @@ _FORMATS = (
 """What goes to stdout; from `patch` on, the forms of pgsweep.ui.forms."""
 
 
-@subcommand(server="options", prepared=False)
+@dataclass(frozen=True)
+class _Asked:
+    """The options, by name."""
+
+    subject: str | None
+    memory_bytes: int | None
+    least: bool
+    loss: float | None
+    form: str | None
+    source: Source
+    seconds: float | None
+    time_reads: bool
+    wants_apply: bool
+    undo: bool
+    undo_from: Path | None
+    dry_run: bool
+    yes: bool
+    fresh: bool
+
+    @property
+    def is_patch(self) -> bool:
+        """Whether stdout gets one of the forms of pgsweep.ui.forms."""
+        return self.form in _FORMATS[_FORMATS.index("patch") :]
+
+
+@subcommand(server="options", prepared=False, takes=_Asked)
 @click.argument("subject", metavar="[EVIDENCE | DBNAME]", required=False)
 @click.option(
     "--ram",
@@ -106,25 +132,7 @@ _FORMATS = (
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @fresh_option
-def command(
-    run: Run,
-    /,
-    *,
-    subject: str | None,
-    memory_bytes: int | None,
-    least: bool,
-    loss: float | None,
-    form: str | None,
-    source: Source,
-    seconds: float | None,
-    time_reads: bool,
-    wants_apply: bool,
-    undo: bool,
-    undo_from: Path | None,
-    dry_run: bool,
-    yes: bool,
-    fresh: bool,
-) -> int:
+def command(run: Run, asked: _Asked) -> int:
     r"""Advise memory settings, each with its reason and its expected gain.
 
     EVIDENCE is a folder that `pgsweep record` wrote. Anything else names a database, which is recorded first,
@@ -165,72 +173,68 @@ def command(
       sudo pgsweep advise -d shop --source trace --least --loss 2%
       pgsweep advise --undo -U postgres -d shop
     """
-    given = run.output_options
-    if form is not None and (given["as_json"] or given["as_csv"]):
-        raise UsageError(
-            "--format and --json or --csv both want stdout", hint="leave one of them out: --format json"
-        )
-    if form in ("json", "csv"):
-        given[f"as_{form}"] = True
-    lines = form in _FORMATS[_FORMATS.index("patch") :]
-    given["text"] = not lines
-    _check(wants_apply=wants_apply, undo=undo, dry_run=dry_run, yes=yes)
-    loss = _loss(least=least, loss=loss, memory_bytes=memory_bytes)
-    if undo_from is not None and not undo:
-        raise UsageError("--undo-from goes with --undo", hint="--undo --undo-from FILE")
-    evidence = None if undo else _evidence_of(subject)
-    run.server_options["database"] = subject if evidence is None else None
-    run.prepare()
+    evidence = _prepared(run, asked)
     asks = evidence is None or run.target.is_named
-    if undo:
-        _undo(run, undo_from, dry_run=dry_run, yes=yes)
+    if asked.undo:
+        _undo(run, asked)
         return 0
-    if wants_apply and not asks:
+    if asked.wants_apply and not asks:
         raise UsageError("--apply needs the server", hint="name it: -h HOST -U ROLE -d DBNAME")
     if evidence is None:
-        evidence, interrupted = _record(
-            run, source, seconds, memory_bytes, time_reads=time_reads, kept=not fresh
-        )
+        evidence, interrupted = _record(run, asked)
         if interrupted:
             return INTERRUPTED
-    result = _advise(run, evidence, memory_bytes, loss, asks=asks, kept=not fresh)
+    result = _advise(run, evidence, asked, asks=asks)
     try:
-        if wants_apply:
-            result = _apply(run, result, dry_run=dry_run, yes=yes)
+        if asked.wants_apply:
+            result = _apply(run, result, asked)
     finally:
         # Also where it is refused: what should be set elsewhere stands in the advice.
         run.output.write(result)
-        if lines:
+        if asked.is_patch:
             from pgsweep.ui.forms import patch
             from pgsweep.ui.results import plain
 
-            write_stdout(patch(plain(result), result.form if form in (None, "patch") else form))
+            result = naming_own_server(run.settings, result)
+            form = result.form if asked.form in (None, "patch") else asked.form
+            write_stdout(patch(plain(result), form))
     return 0
 
 
-def _loss(*, least: bool, loss: float | None, memory_bytes: int | None) -> float | None:
-    """Return the loss that is allowed; None where the least memory is not asked for."""
-    if not least:
-        if loss is not None:
-            raise UsageError("--loss goes with --least", hint="--least --loss 2%")
-        return None
-    if memory_bytes is not None:
-        raise UsageError("--ram names the memory, and --least looks for it", hint="leave one of them out")
-    from pgsweep.advice.least import DEFAULT_LOSS
+def _prepared(run: Run, asked: _Asked) -> Path | None:
+    """Check the options, and return the evidence that is named; None where a server is asked."""
+    given = run.output_options
+    if asked.form is not None and (given["as_json"] or given["as_csv"]):
+        raise UsageError(
+            "--format and --json or --csv both want stdout", hint="leave one of them out: --format json"
+        )
+    if asked.form in ("json", "csv"):
+        given[f"as_{asked.form}"] = True
+    given["text"] = not asked.is_patch
+    _check(asked)
+    evidence = None if asked.undo else _evidence_of(asked.subject)
+    run.server_options["database"] = asked.subject if evidence is None else None
+    run.prepare()
+    return evidence
 
-    return DEFAULT_LOSS if loss is None else loss
 
-
-def _check(*, wants_apply: bool, undo: bool, dry_run: bool, yes: bool) -> None:
+def _check(asked: _Asked) -> None:
+    wants_apply, undo, dry_run = asked.wants_apply, asked.undo, asked.dry_run
     if wants_apply and undo:
         raise UsageError("--apply and --undo contradict each other", hint="leave one of them out")
     if dry_run and not (wants_apply or undo):
         raise UsageError("--dry-run goes with --apply or --undo", hint="without them nothing is changed")
-    if (wants_apply or undo) and not (dry_run or yes):
+    if (wants_apply or undo) and not (dry_run or asked.yes):
         require_terminal("this changes the server's settings")
+    if asked.loss is not None and not asked.least:
+        raise UsageError("--loss goes with --least", hint="--least --loss 2%")
+    if asked.least and asked.memory_bytes is not None:
+        raise UsageError("--ram names the memory, and --least looks for it", hint="leave one of them out")
+    if asked.undo_from is not None and not undo:
+        raise UsageError("--undo-from goes with --undo", hint="--undo --undo-from FILE")
 
 
-def _apply(run: Run, result: AdviceResult, *, dry_run: bool, yes: bool) -> AdviceResult:
+def _apply(run: Run, result: AdviceResult, asked: _Asked) -> AdviceResult:
     """Write the settings, after asking, and return the result with what was written."""
     import msgspec
 
@@ -241,29 +245,29 @@ def _apply(run: Run, result: AdviceResult, *, dry_run: bool, yes: bool) -> Advic
     planned = target.use(lambda conninfo: apply(conninfo, wanted, dry_run=True))
     if (order := target.use(lambda conninfo: order_on_standbys(conninfo, planned))) is not None:
         settings.warn(order)
-    _confirm(run.target, planned, dry_run=dry_run, yes=yes)
-    if dry_run:
+    _confirm(run.target, planned, asked)
+    if asked.dry_run:
         settings.say("dry run: nothing was changed")
         return result
     applied = target.use(lambda conninfo: apply(conninfo, wanted))
     if all(change.before == change.after for change in applied):
         settings.say("postgresql.auto.conf has these settings already: nothing was written")
     else:
-        _show(applied if yes else [])
+        _show(applied if asked.yes else [])
         settings.say("settings written and reloaded; to restore the previous ones: pgsweep advise --undo")
     _say_restarts(settings, applied)
     return msgspec.structs.replace(result, applied=applied)
 
 
-def _confirm(target: Target, planned: list[AppliedSetting], *, dry_run: bool, yes: bool) -> None:
-    """Show what is to be written and ask; with `yes` what was written is shown afterwards.
+def _confirm(target: Target, planned: list[AppliedSetting], asked: _Asked) -> None:
+    """Show what is to be written and ask; with --yes what was written is shown afterwards.
 
     Raises:
         Abort: the answer is no.
     """
-    if dry_run or not yes:
+    if asked.dry_run or not asked.yes:
         _show(planned)
-    if not (dry_run or yes):
+    if not (asked.dry_run or asked.yes):
         click.confirm(f"Write this on {target.server}?", abort=True, err=True)
 
 
@@ -280,22 +284,22 @@ def _say_restarts(settings: Settings, changes: list[AppliedSetting]) -> None:
         settings.say(f"{', '.join(later)}: will take effect when you restart the server")
 
 
-def _undo(run: Run, file: Path | None, *, dry_run: bool, yes: bool) -> None:
+def _undo(run: Run, asked: _Asked) -> None:
     from pgsweep.advice.apply import order_on_standbys, undo
 
-    settings, target = run.settings, run.target
+    settings, target, file = run.settings, run.target, asked.undo_from
     planned = target.use(lambda conninfo: undo(conninfo, dry_run=True, file=file))
     if (order := target.use(lambda conninfo: order_on_standbys(conninfo, planned.changes))) is not None:
         settings.warn(order)
     if planned.changes:
-        _confirm(run.target, planned.changes, dry_run=dry_run, yes=yes)
-    if dry_run:
+        _confirm(run.target, planned.changes, asked)
+    if asked.dry_run:
         settings.say("dry run: nothing was changed")
-    undone = planned if dry_run else target.use(lambda conninfo: undo(conninfo, file=file))
+    undone = planned if asked.dry_run else target.use(lambda conninfo: undo(conninfo, file=file))
     if not undone.changes:
         settings.say("there is nothing to undo here: no setting is as --apply made it")
-    elif not dry_run:
-        _show(undone.changes if yes else [])
+    elif not asked.dry_run:
+        _show(undone.changes if asked.yes else [])
         settings.say("previous settings written and reloaded")
         _say_restarts(settings, undone.changes)
     for name in undone.left:
@@ -323,15 +327,7 @@ def _evidence_of(subject: str | None) -> Path | None:
     return None
 
 
-def _record(
-    run: Run,
-    source: Source,
-    seconds: float | None,
-    memory_bytes: int | None,
-    *,
-    time_reads: bool,
-    kept: bool,
-) -> tuple[Path, bool]:
+def _record(run: Run, asked: _Asked) -> tuple[Path, bool]:
     """Record the server, and return where, and whether that was interrupted.
 
     Raises:
@@ -339,12 +335,11 @@ def _record(
     """
     from pgsweep.advice.ask import advise
     from pgsweep.advice.observation import observe
-    from pgsweep.cli.record import require_whole
+    from pgsweep.cli.record import new_evidence, require_whole
     from pgsweep.evidence.observe import seed_of
     from pgsweep.evidence.record import record
 
-    settings = run.settings
-    out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
+    settings, seconds, out = run.settings, asked.seconds, new_evidence()
     settings.kept.append(out)
     seed = seed_of(None)
     with stoppable(settings) as stop, ConsoleProgress(settings) as shown:
@@ -354,10 +349,10 @@ def _record(
                 lambda conninfo: record(
                     conninfo,
                     path,
-                    source=source,
+                    source=asked.source,
                     seconds=length,
                     rng_seed=seed,
-                    time_reads=time_reads,
+                    time_reads=asked.time_reads,
                     progress=shown,
                     stop=stop,
                 )
@@ -369,7 +364,7 @@ def _record(
             result = observe(
                 out,
                 recorded,
-                lambda path: advise(path, memory_bytes=memory_bytes, kept=kept),
+                lambda path: advise(path, memory_bytes=asked.memory_bytes, kept=not asked.fresh),
                 progress=shown,
                 stop=stop,
             )
@@ -379,18 +374,25 @@ def _record(
     return out, stop.is_set()
 
 
-def _advise(
-    run: Run, evidence: Path, memory_bytes: int | None, loss: float | None, *, asks: bool, kept: bool
-) -> AdviceResult:
+def _advise(run: Run, evidence: Path, asked: _Asked, *, asks: bool) -> AdviceResult:
     """Return the advice; `asks` says whether the server is asked for what the evidence does not hold."""
     from pgsweep.advice.ask import advise
+    from pgsweep.advice.least import DEFAULT_LOSS
     from pgsweep.evidence.subject import subject_of
 
+    loss = None
+    if asked.least:
+        loss = DEFAULT_LOSS if asked.loss is None else asked.loss
     with Watched(run.settings) as watched:
 
         def advised(conninfo: str | None) -> AdviceResult:
             return advise(
-                evidence, conninfo=conninfo, memory_bytes=memory_bytes, loss=loss, kept=kept, watch=watched
+                evidence,
+                conninfo=conninfo,
+                memory_bytes=asked.memory_bytes,
+                loss=loss,
+                kept=not asked.fresh,
+                watch=watched,
             )
 
         result = run.target.use(advised) if asks else advised(None)

@@ -56,7 +56,8 @@ class Application(click.Group):
                 raise click.UsageError(f"no such command `{args[0]}`; did you mean `pgsweep {near[0]}`?", ctx)
             raise click.UsageError(f"no such command `{args[0]}`", ctx)
         name, command, rest = super().resolve_command(ctx, args)
-        if command is not None and name is not None and not _asks_for_help(rest):
+        # Help must come whatever the configuration is.
+        if command is not None and name is not None and not any(word in HELP_NAMES for word in rest):
             ctx.default_map = _defaults(command, name, rest)
         return name, command, rest
 
@@ -83,11 +84,6 @@ class Application(click.Group):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the same page as the fast path in main.py."""
         formatter.write(overview_text())
-
-
-def _asks_for_help(words: list[str]) -> bool:
-    """Return whether help is asked for, which must come whatever the configuration is."""
-    return any(word in HELP_NAMES for word in words)
 
 
 def _defaults(command: click.Command, name: str, words: list[str]) -> dict[str, Any]:

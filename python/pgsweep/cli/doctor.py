@@ -16,8 +16,9 @@ def command(run: Run, /) -> int:
     r"""Show what can be done with a server from here, and how to enable the rest.
 
     Each ability has a yes or no, the reason, and the command that enables it: pg_buffercache, pg_prewarm,
-    pg_monitor, statistics settings, the server's memory and files, tracing, huge pages, memory limits.
-    Nothing is changed, on the server or on the host. Hosted servers get a smaller answer.
+    pg_monitor, tables that the role may read, statistics settings, the server's memory and files, tracing,
+    huge pages, memory limits. Nothing is changed, on the server or on the host. Hosted servers get a smaller
+    answer.
 
     The exit code is 0 even if abilities are missing, and 3 if there is no connection; the abilities of this
     host are shown in both cases.

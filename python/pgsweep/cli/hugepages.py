@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,31 @@ from pgsweep.units import format_count
 
 if TYPE_CHECKING:
     from pgsweep.cli.connection import Target
-    from pgsweep.cli.settings import Settings
     from pgsweep.host.reserve import Reserver
     from pgsweep.records.hugepages import HugePagesResult
 
 
-@subcommand(server="database", prepared=False)
+@dataclass(frozen=True)
+class _Asked:
+    """The options, by name."""
+
+    shared_buffers: int | None
+    max_connections: int | None
+    others: tuple[str, ...]
+    page_size: int | None
+    connections: int | None
+    log: Path | None
+    wants_apply: bool
+    persist: bool
+    undo: bool
+    undo_for: str | None
+    dry_run: bool
+    yes: bool
+    state_dir: Path
+    sysctl_dir: Path
+
+
+@subcommand(server="database", prepared=False, takes=_Asked)
 @click.option("--shared-buffers", type=Bytes(), help="Ask about another shared_buffers.")
 @click.option("--max-connections", type=Count(min=1), help="Ask about another max_connections.")
 @click.option(
@@ -72,25 +92,7 @@ if TYPE_CHECKING:
     default=Path("/etc/sysctl.d"),
     help="Where --persist writes.",
 )
-def command(
-    run: Run,
-    /,
-    *,
-    shared_buffers: int | None,
-    max_connections: int | None,
-    others: tuple[str, ...],
-    page_size: int | None,
-    connections: int | None,
-    log: Path | None,
-    wants_apply: bool,
-    persist: bool,
-    undo: bool,
-    undo_for: str | None,
-    dry_run: bool,
-    yes: bool,
-    state_dir: Path,
-    sysctl_dir: Path,
-) -> None:
+def command(run: Run, asked: _Asked) -> None:
     r"""Show how many huge pages the server needs, whether it uses them, and what they save.
 
     The number is exact: the size that the server requests from the kernel, for its own settings or for
@@ -110,67 +112,70 @@ def command(
     """
     from pgsweep.host.reserve import Reserver
 
-    settings = run.settings
-    _check(wants_apply=wants_apply, undo=undo, dry_run=dry_run, persist=persist)
-    if undo_for is not None and not undo:
-        raise UsageError("--undo-for goes with --undo", hint="--undo --undo-for SERVER")
-    changing = (wants_apply or undo) and not dry_run
-    if changing and not yes:
+    _check(asked)
+    changing = (asked.wants_apply or asked.undo) and not asked.dry_run
+    if changing and not asked.yes:
         require_terminal("this changes the host's kernel settings")
-    reserver = Reserver(state_directory=state_dir.absolute(), sysctl_directory=sysctl_dir.absolute())
-    if undo:
-        if undo_for is None and run.target.is_named:
-            undo_for = _asked(run.target)
-        _undo(settings, reserver, undo_for, dry_run=dry_run, yes=yes)
+    reserver = Reserver(
+        state_directory=asked.state_dir.absolute(), sysctl_directory=asked.sysctl_dir.absolute()
+    )
+    if asked.undo:
+        _undo(run, reserver, asked)
         return
-    from pgsweep.memory.hugepages.apply import apply, planned, server_name
-    from pgsweep.memory.hugepages.inspect import examine
-
     run.output  # noqa: B018 (checked before the work)
-    changes = _changes(shared_buffers, max_connections, others)
+    changes = _changes(asked)
     result: HugePagesResult
-    name = ""
-    if log is not None:
-        result, name = _explained(log, page_size), str(log.absolute())
+    if asked.log is not None:
+        result = _explained(asked.log, asked.page_size)
     else:
+        from pgsweep.memory.hugepages.inspect import examine
+
         result = run.target.use(
             lambda conninfo: examine(
-                conninfo, settings=changes, page_bytes=page_size, connections=connections
+                conninfo, settings=changes, page_bytes=asked.page_size, connections=asked.connections
             )
         )
-    if wants_apply:
-        plan = planned(result, reserver, persist=persist)
-        if dry_run:
-            result = plan
-            settings.say("dry run: nothing was changed")
-        else:
-            _ask(result, plan, yes=yes)
-            name = name or run.target.use(server_name)
-            with held_back(settings, "restoring the previous values") as stop:
-                result = apply(result, reserver, persist=persist, stop=stop, server=name)
-    run.show(result, server=None if log is not None else "")
+    if asked.wants_apply:
+        result = _applied(run, result, reserver, asked)
+    run.show(result, server=None if asked.log is not None else "")
 
 
-def _check(*, wants_apply: bool, undo: bool, dry_run: bool, persist: bool) -> None:
-    if wants_apply and undo:
+def _applied(run: Run, result: HugePagesResult, reserver: Reserver, asked: _Asked) -> HugePagesResult:
+    """Set the pages aside, after asking, and return the result with what was done; or what would be."""
+    from pgsweep.memory.hugepages.apply import apply, planned, server_name
+
+    plan = planned(result, reserver, persist=asked.persist)
+    if asked.dry_run:
+        run.settings.say("dry run: nothing was changed")
+        return plan
+    _ask(result, plan, yes=asked.yes)
+    name = run.target.use(server_name) if asked.log is None else str(asked.log.absolute())
+    with held_back(run.settings, "restoring the previous values") as stop:
+        return apply(result, reserver, persist=asked.persist, stop=stop, server=name)
+
+
+def _check(asked: _Asked) -> None:
+    if asked.wants_apply and asked.undo:
         raise UsageError("--apply and --undo contradict each other", hint="leave one of them out")
-    if dry_run and not (wants_apply or undo):
+    if asked.dry_run and not (asked.wants_apply or asked.undo):
         raise UsageError(
             "--dry-run goes with --apply or --undo",
             cause="nothing is changed without these",
             hint="leave it out",
         )
-    if persist and not wants_apply:
+    if asked.persist and not asked.wants_apply:
         raise UsageError("--persist goes with --apply", hint="--apply --persist")
+    if asked.undo_for is not None and not asked.undo:
+        raise UsageError("--undo-for goes with --undo", hint="--undo --undo-for SERVER")
 
 
-def _changes(buffers: int | None, connections: int | None, others: tuple[str, ...]) -> dict[str, str]:
+def _changes(asked: _Asked) -> dict[str, str]:
     changes = {}
-    if buffers is not None:
-        changes["shared_buffers"] = f"{buffers // 1024}kB"
-    if connections is not None:
-        changes["max_connections"] = str(connections)
-    for text in others:
+    if asked.shared_buffers is not None:
+        changes["shared_buffers"] = f"{asked.shared_buffers // 1024}kB"
+    if asked.max_connections is not None:
+        changes["max_connections"] = str(asked.max_connections)
+    for text in asked.others:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"`{text}` is not a setting", hint="--set max_locks_per_transaction=256")
@@ -242,12 +247,15 @@ def _asked(target: Target) -> str:
         raise
 
 
-def _undo(settings: Settings, reserver: Reserver, server: str | None, *, dry_run: bool, yes: bool) -> None:
+def _undo(run: Run, reserver: Reserver, asked: _Asked) -> None:
+    settings, server = run.settings, asked.undo_for
+    if server is None and run.target.is_named:
+        server = _asked(run.target)
     undone = reserver.undo(dry_run=True, server=server)
     files = " and ".join(undone.files)
     for name in undone.servers:
         settings.say(f"set aside for the server {shown(name)}")
-    if dry_run:
+    if asked.dry_run:
         removes = f" and remove {files}" if files else ""
         settings.say(f"would make it {format_count(undone.before)} huge pages again{removes}")
         settings.say("dry run: nothing was changed")
@@ -258,7 +266,7 @@ def _undo(settings: Settings, reserver: Reserver, server: str | None, *, dry_run
             cause="that needs root",
             hint=reserver.undo_command,
         )
-    if not yes:
+    if not asked.yes:
         click.confirm(
             f"Make it {format_count(undone.before)} huge pages again on this host?", abort=True, err=True
         )

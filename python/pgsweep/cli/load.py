@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,10 @@ from pgsweep.ui.numbers import byte_rate, count, counted, format_bytes
 from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
-    from pgsweep.cli.connection import Target
     from pgsweep.cli.settings import Settings
     from pgsweep.load.copying import CopyState
     from pgsweep.load.options import LoadOptions
-    from pgsweep.load.run import Agreed
+    from pgsweep.load.plan import Agreed
     from pgsweep.records.load import LoadResult
 
 _MAX_REJECTS = 1000
@@ -53,7 +53,37 @@ class _Names(click.ParamType[Any]):
         return names
 
 
-@subcommand(server="options", prepared=False)
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The options, by name; those of the load itself apart."""
+
+    words: tuple[str, ...]
+    plan: bool
+    yes: bool
+    resume: bool
+    rollback: bool
+    keep_as_is: bool
+    forget: bool
+    compare: bool
+    rejects: Path | None
+    max_rejects: int | None
+    on_failure: str
+    journal: Path | None
+    of_load: dict[str, Any]
+
+    @classmethod
+    def of(cls, **given: Any) -> _Asked:
+        """Return the options of a command line."""
+        of_load = {name: given.pop(name) for name in list(given) if name not in cls.__dataclass_fields__}
+        return cls(of_load=of_load, **given)
+
+    @property
+    def ends_another(self) -> bool:
+        """Whether a load that was cut short is to be finished, undone or given up."""
+        return self.resume or self.rollback or self.keep_as_is or self.forget
+
+
+@subcommand(server="options", prepared=False, takes=_Asked.of)
 @click.argument("words", metavar="FILE... TABLE", nargs=-1, required=True, shell_complete=load_words)
 @click.option(
     "-n", "--plan", "--dry-run", "plan", is_flag=True, help="Show what would be done; change nothing."
@@ -192,24 +222,7 @@ class _Names(click.ParamType[Any]):
     type=FileName(dir_okay=False),
     help="Local copy of the journal.  [default: a file in ~/.local/state/pgsweep]",
 )
-def command(
-    run: Run,
-    /,
-    *,
-    words: tuple[str, ...],
-    plan: bool,
-    yes: bool,
-    resume: bool,
-    rollback: bool,
-    keep_as_is: bool,
-    forget: bool,
-    compare: bool,
-    rejects: Path | None,
-    max_rejects: int | None,
-    on_failure: str,
-    journal: Path | None,
-    **given: Any,
-) -> int:
+def command(run: Run, asked: _Asked) -> int:
     r"""Load files into a table: fast, and without losing an index, a constraint, a trigger or a row.
 
     The plan is shown first: what is on the table, what is dropped and made again, and why. A journal in the
@@ -235,72 +248,87 @@ def command(
       pgsweep load --forget orders -d shop
       pgsweep load orders.csv orders -d shop --compare
     """
-    settings = run.settings
-    later = resume or rollback or keep_as_is or forget
-    files, table = _words(words, alone=later)
-    if resume + rollback + keep_as_is + forget + compare + plan > 1:
+    files, table = _words(asked.words, alone=asked.ends_another)
+    exclusive = (asked.resume, asked.rollback, asked.keep_as_is, asked.forget, asked.compare, asked.plan)
+    if sum(exclusive) > 1:
         raise UsageError(
             "--plan, --resume, --rollback, --keep-as-is, --forget and --compare exclude each other",
             hint="name one of them",
         )
     require_no_connection(table, what="the table")
-    options = _options(given, rejects, max_rejects, keep_on_failure=on_failure == "keep")
+    options = _options(asked)
     run.prepare()
-    target, places = run.target, run.output_options
+    if asked.compare:
+        _compare(run, files, table, options, yes=asked.yes)
+        return 0
+    agreed = None
+    if asked.forget:
+        _ask_to_forget(run, table, yes=asked.yes)
+    elif not asked.ends_another:
+        agreed = _agreed(run, files, table, options, asked)
+        if asked.plan:
+            run.show(agreed.result)
+            run.settings.say("plan only: nothing was changed")
+            return 0
+        _show_plan(run.settings, agreed.result)
+        _ask(f"Load into {table} on {run.target.server}?", yes=asked.yes)
+    result = _done(run, table, options, asked, agreed)
+    run.show(result)
+    return _ended(run.settings, result, rolling_back=asked.rollback)
+
+
+def _compare(run: Run, files: list[str], table: str, options: LoadOptions, *, yes: bool) -> None:
+    """Load a sample in different ways, and show which of them pay."""
+    from pgsweep.load.compare import compare_practices
+
+    _ask(f"Make a copy of {table} on {run.target.server} for a while?", yes=yes)
+    with (
+        stoppable(run.settings, "ending after this practice") as stop,
+        ConsoleProgress(run.settings) as shown,
+    ):
+        compared = run.target.use(
+            lambda conninfo: compare_practices(conninfo, files, table, options, progress=shown, stop=stop)
+        )
+    run.show(compared)
+
+
+def _ask_to_forget(run: Run, table: str, *, yes: bool) -> None:
+    """Ask whether to remove a journal, after saying what that leaves."""
+    from pgsweep.load.run import forget
+
+    found = run.target.use(lambda conninfo: forget(conninfo, table, really=False))
+    if found.outcome is not None:
+        run.settings.say("without its journal: " + "; ".join(found.outcome.problems))
+    _ask(f"Remove the journal of the load of {table} on {run.target.server}?", yes=yes)
+
+
+def _done(run: Run, table: str, options: LoadOptions, asked: _Asked, agreed: Agreed | None) -> LoadResult:
+    """Carry out the plan, or do to another load what was asked for."""
     from pgsweep.load import run as feature
 
-    agreed = None
-    if not (later or compare):
-        outputs = [rejects, journal, places["html"], *places["out"]]
-        agreed = _agreed(target, files, table, options, outputs, yes=yes, waits=not plan)
-    if plan:
-        assert agreed is not None
-        run.show(agreed.result)
-        settings.say("plan only: nothing was changed")
-        return 0
-    if compare:
-        from pgsweep.load.compare import compare_practices
-
-        _ask(f"Make a copy of {table} on {target.server} for a while?", yes=yes)
-        with stoppable(settings, "ending after this practice") as stop, ConsoleProgress(settings) as shown:
-            compared = target.use(
-                lambda conninfo: compare_practices(conninfo, files, table, options, progress=shown, stop=stop)
-            )
-        run.show(compared)
-        return 0
-    if forget:
-        found = target.use(lambda conninfo: feature.forget(conninfo, table, really=False))
-        if found.outcome is not None and not settings.quiet:
-            settings.say("without its journal: " + "; ".join(found.outcome.problems))
-        _ask(f"Remove the journal of the load of {table} on {target.server}?", yes=yes)
-    if agreed is not None:
-        _show_plan(settings, agreed.result)
-        _ask(f"Load into {table} on {target.server}?", yes=yes)
     with (
-        stoppable(settings, "ending after the pieces and builds that are under way") as stop,
-        ConsoleProgress(settings) as shown,
+        stoppable(run.settings, "ending after the pieces and builds that are under way") as stop,
+        ConsoleProgress(run.settings) as shown,
     ):
         listener = LoadProgress(shown)
 
         def work(conninfo: str) -> LoadResult:
-            if resume:
+            if asked.resume:
                 return feature.resume(
                     conninfo, table, search_path=options.search_path, listener=listener, stop=stop
                 )
-            if rollback:
+            if asked.rollback:
                 return feature.roll_back(conninfo, table, listener=listener, stop=stop)
-            if forget:
+            if asked.forget:
                 return feature.forget(conninfo, table, really=True, listener=listener)
-            if keep_as_is:
-                return feature.keep_as_is(conninfo, table, partly=yes, listener=listener, stop=stop)
+            if asked.keep_as_is:
+                return feature.keep_as_is(conninfo, table, partly=asked.yes, listener=listener, stop=stop)
             assert agreed is not None
             return feature.carry_out(
-                conninfo, agreed, listener=listener, stop=stop, journal=journal, rejects=rejects
+                conninfo, agreed, listener=listener, stop=stop, journal=asked.journal, rejects=asked.rejects
             )
 
-        result = target.use(work)
-    run.show(result)
-    return _ended(settings, result, rolling_back=rollback)
+        return run.target.use(work)
 
 
 def _ended(settings: Settings, result: LoadResult, *, rolling_back: bool) -> int:
@@ -342,17 +370,15 @@ def _words(words: tuple[str, ...], *, alone: bool) -> tuple[list[str], str]:
     return files, table
 
 
-def _options(
-    given: dict[str, Any], rejects: Path | None, max_rejects: int | None, *, keep_on_failure: bool
-) -> LoadOptions:
-    """Return the options as the feature takes them; they are taken out of all parameters.
+def _options(asked: _Asked) -> LoadOptions:
+    """Return the options as the feature takes them.
 
     Raises:
         UsageError: they contradict each other.
     """
     from pgsweep.load.options import LoadOptions
 
-    taken = {name: given.pop(name) for name in LoadOptions.__struct_fields__ if name in given}
+    taken, rejects, max_rejects = dict(asked.of_load), asked.rejects, asked.max_rejects
     for name in ("delimiter", "quote", "escape"):
         value = taken[name]
         if value in ("\\t", "tab"):
@@ -368,36 +394,27 @@ def _options(
         from pgsweep.cli.output import check_writable
 
         check_writable(rejects)
-    return LoadOptions(max_rejects=max_rejects, keep_on_failure=keep_on_failure, **taken)
+    return LoadOptions(**taken, max_rejects=max_rejects, keep_on_failure=asked.on_failure == "keep")
 
 
-def _agreed(
-    target: Target,
-    files: list[str],
-    table: str,
-    options: LoadOptions,
-    outputs: list[Path | None],
-    *,
-    yes: bool,
-    waits: bool,
-) -> Agreed:
+def _agreed(run: Run, files: list[str], table: str, options: LoadOptions, asked: _Asked) -> Agreed:
     """Return the plan; the user is asked where it is not clear whether the first record is a header."""
     import msgspec
 
-    from pgsweep.load import run
     from pgsweep.load.header import Unclear
+    from pgsweep.load.run import agree
     from pgsweep.load.source import check_outputs, find_inputs
 
-    inputs = find_inputs(files, options)
-    check_outputs(outputs, inputs)
+    inputs, places = find_inputs(files, options), run.output_options
+    check_outputs([asked.rejects, asked.journal, places["html"], *places["out"]], inputs)
 
     def plan(options: LoadOptions) -> Agreed:
-        return target.use(lambda conninfo: run.agree(conninfo, inputs, table, options, waits=waits))
+        return run.target.use(lambda conninfo: agree(conninfo, inputs, table, options, waits=not asked.plan))
 
     try:
         return plan(options)
     except Unclear as error:
-        if yes or not sys.stdin.isatty():
+        if asked.yes or not sys.stdin.isatty():
             raise
         click.echo(error.message, err=True)
         header = click.confirm("Is it a header?", err=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import FileName
+from pgsweep.cli.common import FileName, options
 from pgsweep.cli.own_server import naming_own_server
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
@@ -21,27 +20,22 @@ from pgsweep.plain import cleaned, shell_word
 if TYPE_CHECKING:
     from pgsweep.ui.view import Result
 
-F = TypeVar("F", bound=Callable[..., Any])
 SUFFIXES = {".json": "json", ".csv": "csv", ".html": "html", ".htm": "html", ".txt": "text", ".svg": "svg"}
 
 
-def output_options(function: F) -> F:
-    """Give a command the options for its result; they arrive as as_json, as_csv, html and out."""
-    decorators = (
-        click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout."),
-        click.option("--csv", "as_csv", is_flag=True, help="Write CSV to stdout."),
-        click.option("--html", type=FileName(), help="Write an HTML report."),
-        click.option(
-            "-o",
-            "--out",
-            type=FileName(),
-            multiple=True,
-            help="Write a file: .html, .json, .csv or .txt by its suffix. May be repeated.",
-        ),
-    )
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+output_options = options(
+    click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout."),
+    click.option("--csv", "as_csv", is_flag=True, help="Write CSV to stdout."),
+    click.option("--html", type=FileName(), help="Write an HTML report."),
+    click.option(
+        "-o",
+        "--out",
+        type=FileName(),
+        multiple=True,
+        help="Write a file: .html, .json, .csv or .txt by its suffix. May be repeated.",
+    ),
+)
+"""Those for a result; they arrive as as_json, as_csv, html and out."""
 
 
 class Output:
@@ -139,7 +133,8 @@ class Output:
         from pgsweep.ui.results import to_text
         from pgsweep.ui.terminal import Terminal
 
-        terminal = Terminal(width=100) if to_file else self._settings.terminal()
+        # A file has what a pipe gets.
+        terminal = Terminal() if to_file else self._settings.terminal()
         return to_text(
             result, terminal if to_file else replace(terminal, tables=self._tables, rows=self._rows)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
@@ -25,8 +26,8 @@ _COMMAND: Final = re.compile(
 )
 """Commands for the user's own server, without options that name one."""
 
-_PARTS: Final = ("abilities", "missing", "refused", "troubles", "settings", "parts", "problems")
-_TEXTS: Final = ("enable", "value", "reason", "why")
+_PARTS: Final = ("abilities", "missing", "refused", "troubles", "settings", "parts", "problems", "steps")
+_TEXTS: Final = ("enable", "value", "reason", "why", "text", "undo")
 _DONE: Final = ("work", "outcome")
 """Where results propose commands: the parts that a result lists, and their fields; and what has parts too."""
 
@@ -50,15 +51,26 @@ def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: st
     if whole:
         text = re.sub(r"\bpsql -d NAME\b", lambda _: f"psql {whole}", text)
         text = re.sub(r"\bpsql (?=-c )", lambda _: f"psql {whole} ", text)
-        text = _COMMAND.sub(lambda found: f"{found[0]} {whole}", text)
+        text = _COMMAND.sub(lambda found: f"{found[0]} {_without_other_role(session, found)}", text)
     if place:
         text = re.sub(r"\bpsql (?=-d\b)", lambda _: f"psql {place} ", text)
         text = re.sub(r"\bpg_isready\b(?! -)", lambda _: f"pg_isready {place}", text)
     return re.sub(r"\bpgsweep(?: [a-z-]+)* \.\.\.", lambda _: command, text)
 
 
+def _without_other_role(session: Sequence[str], command: re.Match[str]) -> str:
+    """Return the options of the session; the role is left to a command that names one itself."""
+    words = list(session)
+    if " -U " in command.string[command.end() :].partition(";")[0] and "-U" in words:
+        place = words.index("-U")
+        del words[place : place + 2]
+    return shell_words(words)
+
+
 def with_own_server(settings: Settings, hint: str) -> str:
     """Return the hint with the server that the command line named."""
+    if os.geteuid() == 0:
+        hint = _as_root(hint)
     if not any(word in hint for word in ("psql -", "pg_isready", "pgsweep ")):
         return hint
     from pgsweep.pg.secrets import without_secrets
@@ -70,6 +82,11 @@ def with_own_server(settings: Settings, hint: str) -> str:
             server, session = settings.target.options()
     command = shell_words(["pgsweep", *(without_secrets(word) for word in settings.arguments)])
     return pasted(hint, server, session, command)
+
+
+def _as_root(hint: str) -> str:
+    """Return the hint for root, who needs no sudo; many containers have none."""
+    return re.sub(r"\bsudo (?!-)", "", re.sub(r"\bsudo -u (\S+) ", r"runuser -u \1 -- ", hint))
 
 
 def naming_own_server(settings: Settings, result: R) -> R:

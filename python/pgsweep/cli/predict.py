@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,6 +22,7 @@ from pgsweep.units import as_setting, format_bytes
 )
 @click.option(
     "--sizes",
+    "sizes_bytes",
     type=Sizes(),
     help="Sizes of shared_buffers, such as 1GB,2GB,4GB.  [default: an eighth to eight times the observed "
     "size]",
@@ -64,13 +66,10 @@ def command(
     /,
     *,
     evidence: Path,
-    sizes: list[int] | None,
-    memory_bytes: int | None,
     memory: bool,
-    what_if: tuple[str, ...],
-    executor: str | None,
     fresh: bool,
     fail_if: tuple[str, ...],
+    **asked: Any,
 ) -> int:
     r"""Predict the misses at other sizes of shared_buffers from evidence.
 
@@ -119,26 +118,19 @@ def command(
     from pgsweep.records.prediction import LEVELS
     from pgsweep.sizing.predict import predict
 
-    if executor is not None:
+    if asked["executor"] is not None:
         from pgsweep.workers import check_executor
 
-        check_executor(executor)
+        check_executor(asked["executor"])
     conditions = [parse_word_condition(text, {"verdict": LEVELS}) for text in fail_if]
+    sizes = asked["sizes_bytes"]
     if sizes and sizes[-1] > machine_memory_bytes():
         run.settings.warn(
             f"{as_setting(sizes[-1])} is more than this machine's memory "
             f"({format_bytes(machine_memory_bytes())}); the prediction counts misses as if it were there"
         )
     with Watched(run.settings, run.output) as watched:
-        result = predict(
-            evidence,
-            sizes_bytes=sizes,
-            memory_bytes=memory_bytes,
-            what_if=what_if,
-            executor=executor,
-            kept=not fresh,
-            watch=watched,
-        )
+        result = predict(evidence, kept=not fresh, watch=watched, **asked)
     run.show(result, subject=subject_of(evidence))
     level = (result.changed or result).verdict.level
     return CONDITION_HOLDS if run.holding(conditions, level) else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
     from pgsweep.evidence.record import Source
-    from pgsweep.records.prediction import RecordPlan, RecordResult
+    from pgsweep.records.prediction import RecordResult
 
 
 class _Length(Duration):
@@ -37,7 +38,39 @@ class _Length(Duration):
 ENOUGH = "enough"
 
 
-@subcommand(server="database", output=False, prepared=False)
+@dataclass(frozen=True)
+class _Asked:
+    """The options, by name."""
+
+    source: Source
+    seconds: float | str | None
+    until: float | None
+    max_events: int | None
+    max_bytes: int | None
+    time_reads: bool
+    budget: float | None
+    out: Path | None
+    as_json: bool
+    script: bool
+    dry_run: bool
+
+    @property
+    def length(self) -> float | None:
+        """How many seconds; None for a source that knows when there is enough data.
+
+        Raises:
+            UsageError: the source does not.
+        """
+        if self.seconds == ENOUGH and self.source == "trace":
+            raise UsageError(
+                "a trace does not know when there is enough data", hint="give it a time: --for 40s"
+            )
+        if self.until is not None and self.source == "trace":
+            raise UsageError("--until is for snapshots", hint="give the trace a time: --for 10min")
+        return None if isinstance(self.seconds, str) else self.seconds
+
+
+@subcommand(server="database", output=False, prepared=False, takes=_Asked)
 @click.option(
     "--source",
     type=click.Choice(["auto", "peek", "sql", "trace"]),
@@ -68,6 +101,13 @@ ENOUGH = "enough"
     "anyway. Needs root on the server's host.",
 )
 @click.option(
+    "--budget",
+    type=Percent(),
+    help="The share of this host's processors that the recording may take, such as 1%. auto then takes a "
+    "trace where one is expected to take no more, else snapshots at longer intervals. A trace that takes "
+    "more is ended.",
+)
+@click.option(
     "-o",
     "--out",
     type=FileName(),
@@ -82,27 +122,13 @@ ENOUGH = "enough"
     "`pgsweep import` makes evidence from its output.  [--for: 5min]",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be done to the server; do nothing.")
-def command(
-    run: Run,
-    /,
-    *,
-    source: Source,
-    seconds: float | str | None,
-    until: float | None,
-    max_events: int | None,
-    max_bytes: int | None,
-    time_reads: bool,
-    out: Path | None,
-    as_json: bool,
-    script: bool,
-    dry_run: bool,
-) -> int:
+def command(run: Run, asked: _Asked) -> int:
     r"""Watch a running server and write what was observed as evidence.
 
     The server is only read: the session is read-only and has timeouts, a trace's probes end with this
     process. The expected cost is shown before recording begins. Ctrl-C ends the recording early and keeps
-    what was gathered. Without --for it ends when a prediction is possible, or as soon as what it sees shows
-    that none will be.
+    what was gathered. Without --for it ends when there is enough data for a prediction, after 10 min at the
+    latest, or as soon as what it sees shows that none will be possible.
 
     DBNAME and the connection options mean what they mean for psql; DBNAME may be a conninfo string or a URI,
     and what is not given comes from libpq's environment variables, service and password files.
@@ -112,62 +138,62 @@ def command(
       pgsweep record -h db1 -U postgres -d shop -o shop.evidence
       pgsweep record service=shop --for 5min
       pgsweep record service=shop --until 0.5%
+      sudo pgsweep record -d shop --budget 1%
       sudo pgsweep record -d shop --source trace --for 20s --max-bytes 2GB
       pgsweep record --script --for 10min > gather.sql
     """
-    if script:
-        _print_script(run, seconds)
+    if asked.script:
+        _print_script(run, asked.seconds)
         return 0
     run.prepare()
-    settings, target = run.settings, run.target
-    if seconds == ENOUGH:
-        if source == "trace":
-            raise UsageError(
-                "a trace does not know when there is enough data", hint="give it a time: --for 40s"
-            )
-        seconds = None
-    if until is not None and source == "trace":
-        raise UsageError("--until is for snapshots", hint="give the trace a time: --for 10min")
-    assert not isinstance(seconds, str)
-    if out is None:
-        out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
+    settings, seconds = run.settings, asked.length
+    out = asked.out or new_evidence()
     check_evidence_path(out)
+    if asked.dry_run:
+        _plan(run, asked, out)
+        return 0
+    settings.kept.append(out)
+    result, stopped = _record(run, asked, seconds, out)
+    show_recording(run, result, as_json=asked.as_json)
+    if stopped:
+        settings.say(f"interrupted; kept: {result.path}")
+        return INTERRUPTED
+    code = _ENDED_EARLY.get(result.ended_by, 0)
+    if code:
+        wanted = "" if seconds is None else f" of {seconds_text(seconds)}"
+        settings.warn(f"ended after {seconds_text(result.seconds)}{wanted}; kept: {result.path}")
+    return code
+
+
+def _record(run: Run, asked: _Asked, seconds: float | None, out: Path) -> tuple[RecordResult, bool]:
+    """Record, and return what there is, and whether that was interrupted."""
     from pgsweep.evidence.outlook import Judge
-    from pgsweep.evidence.record import plan_record, record
+    from pgsweep.evidence.record import record
     from pgsweep.sizing.outlook import refusal_of
 
-    if dry_run:
-        plan = target.use(lambda conninfo: plan_record(conninfo, out, source=source, time_reads=time_reads))
-        for refusal in plan.passed_over:
-            settings.say(f"not possible by {refusal}")
-        _show_plan(run, plan, as_json=as_json)
-        return 0
-
-    settings.kept.append(out)
-    with stoppable(settings) as stop, ConsoleProgress(settings) as shown:
-        result = target.use(
+    until = asked.until
+    with stoppable(run.settings) as stop, ConsoleProgress(run.settings) as shown:
+        result = run.target.use(
             lambda conninfo: record(
                 conninfo,
                 out,
-                source=source,
+                source=asked.source,
                 seconds=seconds,
-                max_events=max_events,
-                max_bytes=max_bytes,
-                time_reads=time_reads,
+                max_events=asked.max_events,
+                max_bytes=asked.max_bytes,
+                time_reads=asked.time_reads,
+                budget=asked.budget,
                 progress=shown,
                 stop=stop,
                 judge=Judge(lambda evidence: refusal_of(evidence, until), decides=until is not None),
             )
         )
-    show_recording(run, result, as_json=as_json)
-    if stop.is_set():
-        settings.say(f"interrupted; kept: {result.path}")
-        return INTERRUPTED
-    code = _ENDED_EARLY.get(result.ended_by, 0)
-    if code:
-        asked = "" if seconds is None else f" of {seconds_text(seconds)}"
-        settings.warn(f"ended after {seconds_text(result.seconds)}{asked}; kept: {result.path}")
-    return code
+    return result, stop.is_set()
+
+
+def new_evidence() -> Path:
+    """Return the name of a recording that was given none."""
+    return Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
 
 
 _ENDED_EARLY = {
@@ -271,11 +297,20 @@ def show_recording(run: Run, result: RecordResult, *, as_json: bool) -> None:
     run.settings.say(f"next: pgsweep predict {shell_word(result.path)}")
 
 
-def _show_plan(run: Run, plan: RecordPlan, *, as_json: bool) -> None:
+def _plan(run: Run, asked: _Asked, out: Path) -> None:
+    """Show what would be done."""
+    from pgsweep.evidence.record import plan_record
     from pgsweep.ui.record import plan_text
     from pgsweep.ui.results import to_json
 
-    write_stdout(to_json(plan) if as_json else plan_text(plan))
+    plan = run.target.use(
+        lambda conninfo: plan_record(
+            conninfo, out, source=asked.source, time_reads=asked.time_reads, budget=asked.budget
+        )
+    )
+    for refusal in plan.passed_over:
+        run.settings.say(f"not possible by {refusal}")
+    write_stdout(to_json(plan) if asked.as_json else plan_text(plan))
     if plan.refused:
         run.settings.warn(": ".join(plan.refused))
     run.settings.say("dry run: nothing was done")

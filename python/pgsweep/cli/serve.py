@@ -148,6 +148,10 @@ def command(
         home=default_history(os.environ),
         **given,
     )
+    if config.history_conninfo is not None:
+        # Servers that are watched fail on their pages; a failure that ends it is one of the history's server.
+        options = {"database": config.history_conninfo, **dict.fromkeys(names)}
+        Target(no_password=False, ask_password=False, **options)
     if export is not None:
         if export.suffix != ".parquet":
             raise UsageError(f"the history is exported as Parquet: `{export}`", hint="name a file .parquet")

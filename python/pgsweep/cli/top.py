@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -20,9 +21,7 @@ from pgsweep.units import format_percent
 
 if TYPE_CHECKING:
     from pgsweep.cache.top.live import Live
-    from pgsweep.cache.top.sample import CacheSample
     from pgsweep.cli.settings import Settings
-    from pgsweep.errors import PgsweepError
     from pgsweep.records.top import TopView
 
 _SORTS = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
@@ -51,7 +50,6 @@ seconds a steady load seems to come and go."""
 )
 @click.option(
     "--filter",
-    "wanted",
     metavar="TEXT",
     default="",
     show_default=False,
@@ -75,13 +73,12 @@ def command(
     /,
     *,
     interval_seconds: float,
-    sort: str,
-    wanted: str,
     source: Literal["auto", "peek", "sql"],
     this_database: bool,
     once: bool,
     top: int | None,
     as_json: bool,
+    **shown: Any,
 ) -> None:
     r"""Watch shared_buffers and the page cache live.
 
@@ -122,7 +119,7 @@ def command(
                 f"{seconds_text(_ONCE_SECONDS)} a steady load seems to come and go"
             )
     limit = top if top is not None or as_json else _ROWS_ONCE
-    view = TopView(sort=sort, filter=wanted, limit=limit if once else None)
+    view = TopView(limit=limit if once else None, **shown)
 
     def watched(conninfo: str) -> None:
         opener = _opener(conninfo, source, every_database=not this_database)
@@ -195,9 +192,7 @@ def _print(live: Live, interval_seconds: float, view: TopView, run: Run, *, as_j
     if as_json:
         write_stdout(to_json(sample))
     else:
-        text = once_text(
-            plain(sample), run.settings.terminal(), sort=view.sort, reverse=False, wanted=view.filter
-        )
+        text = once_text(plain(sample), run.settings.terminal(), view)
         write_stdout(text)
 
 
@@ -211,13 +206,7 @@ def _watch(
     if not terminal.colour:
         os.environ["NO_COLOR"] = "1"  # Textual reads this variable
 
-    def feed_of(
-        show: Callable[[CacheSample], None],
-        fail: Callable[[PgsweepError, float], None],
-        give_up: Callable[[Exception], None],
-    ) -> Feed[CacheSample]:
-        return Feed(reopen, interval_seconds, show, fail, give_up)
-
+    feed_of = functools.partial(Feed, reopen, interval_seconds)
     TopApp(
         feed_of, interval_seconds=interval_seconds, view=view, unicode=terminal.unicode, server=server
     ).show()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -87,11 +86,13 @@ def command(
     from pgsweep.sizing.verify import check_server, verify
 
     if after is None:
+        from pgsweep.cli.record import new_evidence
+
         meta = Evidence.open(evidence).meta
         refused = run.target.use(lambda conninfo: check_server(conninfo, evidence))
         if refused:
             run.settings.warn(f"nothing will be known, as the prediction is refused: {'; '.join(refused)}")
-        after = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
+        after = new_evidence()
         interrupted = _record(run, evidence, after, cast("Source", meta.source), seconds or meta.seconds)
         if interrupted:
             return INTERRUPTED

@@ -15,12 +15,12 @@ Snapshots a clock pass apart are informative, those much closer hardly: a snapsh
 from __future__ import annotations
 
 import math
+from typing import Final
 
-WANTED_PASSES = 13.0
-"""Fewer than 12 make a prediction rough (sizing/snapshots/recording_doubts.py); their time is estimated."""
+from pgsweep.evidence.schema import wanted_passes
 
-WANTED_SNAPSHOTS = 12.0
-_FEWEST_MOVES = 10
+WANTED_SNAPSHOTS: Final = 12.0
+_FEWEST_MOVES: Final = 10
 
 
 class PassClock:
@@ -120,9 +120,23 @@ class PassClock:
         return 1.0 + sum(1.0 - math.exp(-gap / pass_seconds) for gap in gaps)
 
     @property
+    def wanted_passes(self) -> float:
+        """Return how many passes the observation should cover."""
+        return wanted_passes(hand_seen=bool(self._hands) and None not in self._hands)
+
+    @property
     def suffices(self) -> bool:
         """Return whether the observation is long enough."""
-        return self.passes >= WANTED_PASSES and self.effective_snapshots >= WANTED_SNAPSHOTS
+        return self.passes >= self.wanted_passes and self.effective_snapshots >= WANTED_SNAPSHOTS
+
+    def facts(self) -> dict[str, float]:
+        """Return what the record of the evidence keeps of the passes."""
+        pass_seconds = self.pass_seconds
+        return {
+            "lap_seconds": pass_seconds if math.isfinite(pass_seconds) else 0.0,
+            "laps": self.passes,
+            "effective_snapshots": self.effective_snapshots,
+        }
 
     def wanted_seconds(self, interval_seconds: float) -> float:
         """Return how long an observation should be, given the mean time between snapshots."""
@@ -130,4 +144,4 @@ class PassClock:
         if math.isinf(pass_seconds):
             return math.inf
         worth = 1.0 - math.exp(-interval_seconds / pass_seconds)
-        return max(WANTED_PASSES * pass_seconds, (WANTED_SNAPSHOTS - 1.0) / worth * interval_seconds)
+        return max(self.wanted_passes * pass_seconds, (WANTED_SNAPSHOTS - 1.0) / worth * interval_seconds)

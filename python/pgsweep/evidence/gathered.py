@@ -21,7 +21,7 @@ from pgsweep.evidence.checks import MOST_TEXT_BYTES, trouble_in, trouble_in_coun
 from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.gathered_file import GatheredFile, GatheredSection, Row, columns_of
 from pgsweep.evidence.meta import trouble_in_meta
-from pgsweep.evidence.observe import CounterTable, relation_columns
+from pgsweep.evidence.observe import CounterTable, closed, relation_columns
 from pgsweep.evidence.place import place_text
 from pgsweep.evidence.sampling import MODULUS
 from pgsweep.evidence.schema import EvidenceMeta
@@ -119,20 +119,13 @@ class _Import:
         trouble = trouble_in_meta(meta)
         if trouble is not None:
             raise _impossible(self._file, trouble)
-        self._writer.close(meta)
         newer = beyond_tested(self._server.version_num)
-        return RecordResult(
-            path=str(self._writer.path),
-            source=meta.source,
-            seconds=meta.seconds,
-            shared_buffers_bytes=self._server.shared_buffers_blocks * self._server.block_size_bytes,
+        return closed(
+            self._writer,
+            meta,
             snapshots=self._clock.snapshots,
             accesses=int(accesses),
-            lost_events=0,
-            bytes_written=self._writer.bytes_written,
-            ended_by=meta.ended_by,
-            expected_overhead_ratio=self._expected_share,
-            measured_overhead_ratio=meta.overhead["measured_share"],
+            expected=self._expected_share,
             warnings=[*([newer] if newer else []), *warnings, *advice],
         )
 
@@ -150,7 +143,6 @@ class _Import:
         return warnings
 
     def _meta(self, warnings: list[str]) -> EvidenceMeta:
-        pass_seconds = self._clock.pass_seconds
         started = datetime.datetime.fromtimestamp(self._start, datetime.UTC)
         spent_seconds = self._snapshot_seconds + self._counting_seconds
         return msgspec.structs.replace(
@@ -164,9 +156,7 @@ class _Import:
                 "expected_share": self._expected_share or 0.0,
                 "measured_share": spent_seconds / max(self._length_seconds, 1e-3),
                 "statements": float(self._statements),
-                "lap_seconds": pass_seconds if np.isfinite(pass_seconds) else 0.0,
-                "laps": self._clock.passes,
-                "effective_snapshots": self._clock.effective_snapshots,
+                **self._clock.facts(),
             },
         )
 
@@ -321,7 +311,9 @@ def _packed(file: GatheredFile, row: Row) -> NDArray[np.uint64]:
     if not (text.startswith("{") and text.endswith("}")):
         raise wrong
     try:
-        return np.concatenate([_numbers(piece) for piece in _pieces(text[1:-1])])
+        return np.concatenate(
+            [np.array(piece.split(","), dtype=np.str_).astype(np.uint64) for piece in _pieces(text[1:-1])]
+        )
     except (ValueError, OverflowError):
         raise wrong from None
 
@@ -333,10 +325,6 @@ def _pieces(text: str) -> Iterator[str]:
         yield text[begin:comma]
         begin = comma + 1
     yield text[begin:]
-
-
-def _numbers(text: str) -> NDArray[np.uint64]:
-    return np.array(text.split(","), dtype=np.str_).astype(np.uint64)
 
 
 def _or_zero(file: GatheredFile, row: Row, column: str) -> int:

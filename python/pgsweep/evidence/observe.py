@@ -26,6 +26,7 @@ from pgsweep.pg.failures import SessionLost, first_line
 from pgsweep.pg.place import read_place
 from pgsweep.pg.refusals import explained
 from pgsweep.progress import Progress
+from pgsweep.records.prediction import RecordResult
 from pgsweep.versions import beyond_tested
 
 RELATION_SECONDS = 5.0
@@ -114,17 +115,46 @@ def note_newer(server: Server, progress: Progress) -> list[str]:
     return [newer]
 
 
-def lost_connection_warning(error: SessionLost, *, at_end: bool = False) -> str:
-    """Return the warning that the connection was lost, and what the evidence therefore lacks.
+def lost_at_end(error: SessionLost) -> str:
+    """Return the warning that the connection was lost when the last counters were read, after all else."""
+    reason = first_line(error)
+    return f"the connection to the server was lost at the end ({reason}); the last counters are missing"
+
+
+def closed(
+    writer: EvidenceWriter,
+    meta: EvidenceMeta,
+    *,
+    snapshots: int,
+    accesses: int,
+    expected: float | None,
+    warnings: list[str],
+) -> RecordResult:
+    """Close the evidence, and return what was recorded.
 
     Args:
-        error: by which it was lost.
-        at_end: when the last counters were read, after all else.
+        writer: of the evidence.
+        meta: what its record says at the end.
+        snapshots: how many there are.
+        accesses: how many were counted.
+        expected: share of time that the recording was expected to take.
+        warnings: for whoever recorded it.
     """
-    reason = first_line(error)
-    if at_end:
-        return f"the connection to the server was lost at the end ({reason}); the last counters are missing"
-    return f"the connection to the server was lost ({reason}); the evidence ends there"
+    writer.close(meta)
+    return RecordResult(
+        path=str(writer.path),
+        source=meta.source,
+        seconds=meta.seconds,
+        shared_buffers_bytes=meta.shared_buffers_blocks * meta.block_size_bytes,
+        snapshots=snapshots,
+        accesses=accesses,
+        lost_events=meta.lost_events,
+        bytes_written=writer.bytes_written,
+        ended_by=meta.ended_by,
+        expected_overhead_ratio=expected,
+        measured_overhead_ratio=meta.overhead["measured_share"],
+        warnings=warnings,
+    )
 
 
 def seed_of(rng_seed: int | None) -> int:

@@ -9,6 +9,7 @@ thread of its own, for on a busy machine it is half a minute in which nothing wo
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,8 +24,10 @@ UNPREDICTABLE: Final = "unpredictable"
 
 _THREAD: Final = "judge of a recording"
 _LATER: Final = 2.0
+_JUDGE_SECONDS: Final = 3.0
 _AGAIN: Final = 1.5
-"""How much longer a recording has to be to be judged again, after no refusal and after one."""
+"""How much longer a recording has to be to be judged again, after no refusal and after one. Before the first
+time is known, judging is taken to need so many seconds of a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,10 @@ class Outlook:
         write: writes all that waits, and returns the folder.
         asked_seconds: how long the user wants to record; then nothing is ended early, only said.
         progress: is told.
+
+    Attributes:
+        refusal: the last one.
+        judge_seconds: processor time that judging took the last time.
     """
 
     def __init__(
@@ -82,23 +89,26 @@ class Outlook:
         self._asked_seconds = asked_seconds
         self._progress = progress
         self._due_seconds = LEAST_SECONDS
+        self.judge_seconds = _JUDGE_SECONDS
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=_THREAD)
         self._asked: Future[Refusal | None] | None = None
         self.refusal: Refusal | None = None
 
-    def decided(self, reason: str | None, now: float) -> str | None:
+    def decided(self, reason: str | None, now: float, *, may_ask: bool = True) -> str | None:
         """Return why the recording is over, or None.
 
         Args:
             reason: why it would be by itself.
             now: seconds since it began.
+            may_ask: whether the judge may begin now, who takes up to seconds of a processor.
         """
         if self._judge is None or reason not in (None, "enough"):
             return reason
         decides = self._judge.decides
         if self._asked is None:
-            if now >= self._due_seconds or not (decides or reason is None or self.refusal is not None):
-                self._asked = self._thread.submit(self._judge.refusal_of, self._write())
+            due = now >= self._due_seconds or not (decides or reason is None or self.refusal is not None)
+            if due and may_ask:
+                self._asked = self._thread.submit(self._judged, self._judge, self._write())
             return None
         if not self._asked.done():
             return None
@@ -120,6 +130,13 @@ class Outlook:
             self._take()
         self._thread.shutdown(wait=False)
         return self.refusal
+
+    def _judged(self, judge: Judge, evidence: Path) -> Refusal | None:
+        begun = time.process_time()
+        try:
+            return judge.refusal_of(evidence)
+        finally:
+            self.judge_seconds = time.process_time() - begun
 
     def _take(self) -> None:
         assert self._asked is not None

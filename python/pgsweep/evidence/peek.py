@@ -29,7 +29,7 @@ from pgsweep.evidence.processor_times import pace_timer
 from pgsweep.evidence.read_timing import open_timer, timing_facts
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
-from pgsweep.evidence.snapshots import PoolGone, Recording, note_sample, sample_of
+from pgsweep.evidence.snapshots import Course, PoolGone, Recording, note_sample, sample_of
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import Snapshot, snapshot_of, used_buffers
@@ -43,9 +43,9 @@ from pgsweep.units import format_count, format_percent
 if TYPE_CHECKING:
     from pgsweep._native import PoolTable
 
-_OWN_SHARE: Final = 0.05
+_OWN_SHARE: Final = 0.1
 """Of one processor, what this process takes besides reading the pool, to write and to judge what it has.
-It was 4% to 7% in recordings of 15 to 113 s of a pool of 128 MB."""
+It was 4% to 7% in recordings of 15 to 113 s of a pool of 128 MB, and 10% to 15% beside other work."""
 
 
 def record_peek(
@@ -58,6 +58,7 @@ def record_peek(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
     judge: Judge | None = None,
+    budget: float | None = None,
     overwrite: bool = False,
     sample_blocks: int | None = None,
     blocks_cached: bool = True,
@@ -69,18 +70,9 @@ def record_peek(
     there. Its shares of overhead are the server's, whose part is the counters alone.
 
     Args:
-        conninfo: as libpq understands it; its database is the one whose accesses are observed.
-        output: the folder to write.
-        seconds: length of the observation; None ends it when it suffices.
-        max_snapshots: end after this number.
-        rng_seed: for the random times and the sample of blocks; None draws one.
-        progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
-        stop: set it to end early with valid evidence.
-        judge: asked while it is recorded whether a prediction will be refused (outlook.py).
-        overwrite: replace evidence that is there already.
         sample_blocks: keep about this number of blocks a snapshot; None decides by the size of the pool.
         time_reads: time how long reads take, by probes in the server (read_timing.py).
-        blocks_cached: keep which blocks the page cache holds at both ends, where the server is on this host.
+        others: as for `record_sql`.
 
     Raises:
         ConnectionFailed: the server cannot be reached, or went away before the first snapshot.
@@ -107,21 +99,28 @@ def record_peek(
             EvidenceWriter(output, meta, overwrite=overwrite) as writer,
             contextlib.closing(pace_timer(view.postmaster_pid)) as pace,
         ):
+            course = Course(
+                seconds=seconds,
+                max_snapshots=max_snapshots,
+                seed=seed,
+                judge=judge,
+                budget=budget,
+                progress=progress,
+                stop=stop or threading.Event(),
+            )
             recording = Recording(
                 connection,
                 server,
                 view,
                 writer,
+                course,
                 postmaster_pid=view.postmaster_pid,
                 timer=timer,
                 pace=pace,
                 blocks_cached=blocks_cached,
-                judge=judge,
-                progress=progress,
-                stop=stop or threading.Event(),
             )
             note_sample(view.sample, progress)
-            return recording.run(np.random.default_rng(seed), seconds, max_snapshots)
+            return recording.run()
 
 
 class PeekView:

@@ -120,7 +120,7 @@ class Evidence:
             column: (
                 np.concatenate([chunk[column] for chunk in chunks])
                 if chunks
-                else np.zeros(0, dtype=_dtype(TABLES[name][column]))
+                else np.zeros(0, dtype=TABLES[name][column].replace("str", "object"))
             )
             for column in wanted
         }
@@ -231,10 +231,6 @@ def _damaged(part: Path, cause: str) -> EvidenceError:
         cause=cause.splitlines()[0] if cause.strip() else None,
         hint="remove this part and those numbered after it to use those before, or record again",
     )
-
-
-def _dtype(kind: str) -> np.dtype[Any]:
-    return np.dtype(object if kind == "str" else kind)
 
 
 def _whole_parts(path: Path, table: str, written: int) -> tuple[list[_Part], str]:

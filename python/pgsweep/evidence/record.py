@@ -35,6 +35,7 @@ def record(
     max_events: int | None = None,
     max_bytes: int | None = None,
     time_reads: bool = False,
+    budget: float | None = None,
     rng_seed: int | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
@@ -51,6 +52,8 @@ def record(
         max_events: end a trace after that many accesses.
         max_bytes: end a trace when the evidence has about this size.
         time_reads: time how long reads of the server take, by probes; a trace does so anyway.
+        budget: share of all processors of this host that the recording may take. `auto` then takes a trace
+            first, where one is expected to take no more (budget.py).
         rng_seed: of the times of snapshots and of the sample of blocks, for recordings that shall be joined;
             None draws one.
         progress: called with the expected cost before it is spent, and with the time passed.
@@ -78,12 +81,20 @@ def record(
             seconds=seconds,
             rng_seed=rng_seed,
             time_reads=time_reads,
+            budget=budget,
             progress=heard,
             stop=stop,
             judge=judge,
         ),
         "sql": lambda: record_sql(
-            conninfo, output, seconds=seconds, rng_seed=rng_seed, progress=heard, stop=stop, judge=judge
+            conninfo,
+            output,
+            seconds=seconds,
+            budget=budget,
+            rng_seed=rng_seed,
+            progress=heard,
+            stop=stop,
+            judge=judge,
         ),
         "trace": lambda: record_trace(
             conninfo,
@@ -91,6 +102,7 @@ def record(
             seconds=_TRACE_SECONDS if seconds is None else seconds,
             max_events=max_events,
             max_bytes=max_bytes,
+            budget=budget,
             progress=heard,
             stop=stop,
         ),
@@ -98,15 +110,22 @@ def record(
     if source != "auto":
         return by_name[source]()
     decides = judge is not None and judge.decides
-    possible = _possible(time_reads=time_reads, snapshots=decides)
+    possible = _possible(time_reads=time_reads, snapshots=decides, budget=budget)
     result, passed_over = _gentlest(by_name, possible, heard, output=output)
     return msgspec.structs.replace(result, passed_over=passed_over)
 
 
-def _possible(*, time_reads: bool, snapshots: bool = False) -> list[str]:
-    """Return the sources that may be taken, the gentlest first; with `snapshots` only they."""
-    trace = os.geteuid() == 0 and not snapshots
-    return ["peek", *([] if time_reads else ["sql"]), *(["trace"] if trace else [])]
+def _possible(*, time_reads: bool, snapshots: bool = False, budget: float | None = None) -> list[str]:
+    """Return the sources that may be taken, in the order in which they are tried.
+
+    Args:
+        time_reads: only those that can.
+        snapshots: only those that take snapshots.
+        budget: that bounds what each takes; then the one that says most comes first, else the gentlest.
+    """
+    trace = ["trace"] if os.geteuid() == 0 and not snapshots else []
+    of_snapshots = ["peek", *([] if time_reads else ["sql"])]
+    return [*of_snapshots, *trace] if budget is None else [*trace, *of_snapshots]
 
 
 def _gentlest(
@@ -141,12 +160,18 @@ def _refuse_times_by_sql(source: Source, *, time_reads: bool) -> None:
 
 
 def plan_record(
-    conninfo: str, output: Path, *, source: Source = "auto", time_reads: bool = False
+    conninfo: str,
+    output: Path,
+    *,
+    source: Source = "auto",
+    time_reads: bool = False,
+    budget: float | None = None,
 ) -> RecordPlan:
     """Return the statements and system calls of a recording, which is not made.
 
     Args:
-        conninfo, output, source, time_reads: as for `record`.
+        conninfo, output, source, time_reads, budget: as for `record`. The load is not counted, so a trace is
+            in the plan also where it would be expected to take more than the budget.
 
     Raises:
         UsageError: times of reads by SQL.
@@ -161,7 +186,7 @@ def plan_record(
     }
     if source != "auto":
         return by_name[source]()
-    possible = _possible(time_reads=time_reads)
+    possible = _possible(time_reads=time_reads, budget=budget)
     plan, passed_over = _gentlest(by_name, possible, NullListener(), output=None)
     return msgspec.structs.replace(plan, passed_over=passed_over)
 

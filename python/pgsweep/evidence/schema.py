@@ -25,6 +25,9 @@ ANSWERS: Final = ".answers"
 STATISTICS_RESET: Final = "the server's statistics were reset during the recording"
 """A warning in meta.json; a prediction from snapshots is rough then."""
 
+NEVER_FULL: Final = "shared_buffers is not full yet: nothing had to be evicted"
+"""A warning in meta.json; a prediction says more of it."""
+
 SERVER_ENDED: Final = "the server was stopped, restarted or crashed; the evidence ends there"
 """A warning in meta.json."""
 
@@ -52,6 +55,17 @@ FLAG_PINNED: Final = 2
 """the process pins the page already,"""
 FLAG_STRATEGY_KNOWN: Final = 4
 """the strategy is known."""
+
+PASSES_OF_PATHS: Final = (12.0, 1.0)
+PASSES_OF_STATES: Final = (45.0, 15.0)
+"""Clock passes below which a prediction is rough, and below which it is refused. The states of snapshots are
+taken for independent, which takes many passes; paths are followed where the hand is known."""
+
+_MARGIN: Final = 1.25
+"""The time of a clock pass is estimated, while it is recorded and afterwards."""
+
+EXTENSIONS_ARE_READS_BELOW: Final = 160000
+"""Until 15 the server counts a new block as a read (bufmgr.c, ReadBuffer_common)."""
 
 # Column types, as numpy names them; `str` is UTF-8 text.
 TABLES: Final[dict[str, dict[str, str]]] = {
@@ -165,8 +179,8 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
         source: `sql`, `peek`, `trace` or `import`.
         started_at: wall clock at the beginning, ISO 8601 with zone; all other times count from here.
         seconds: length of the observation.
-        accesses_per_second: page accesses of the database, extensions left out, from a trace that lost none;
-            0 where that is not known.
+        accesses_per_second: page accesses of the database, as the server counts them, from a trace that lost
+            none; null where that is not known, as of snapshots; 0 in older evidence.
         complete: the recorder closed the evidence itself; otherwise it was cut.
         ended_by: why the observation ended: `enough`, `time`, `limit`, `unpredictable`, `interrupt`,
             `server`, `disk`, ...
@@ -190,7 +204,7 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     started_at: str = ""
     seconds: float = 0.0
-    accesses_per_second: float = 0.0
+    accesses_per_second: float | None = None
     complete: bool = False
     ended_by: str = ""
     server_version_num: int = 0
@@ -230,3 +244,8 @@ def is_identifier(text: str) -> bool:
 def other_cluster(one: str, other: str) -> bool:
     """Return whether two system identifiers are those of different clusters; not where one is not known."""
     return bool(one and other and one != other)
+
+
+def wanted_passes(*, hand_seen: bool) -> float:
+    """Return the clock passes that a recording should cover, so that no prediction calls it short."""
+    return _MARGIN * (PASSES_OF_PATHS if hand_seen else PASSES_OF_STATES)[0]

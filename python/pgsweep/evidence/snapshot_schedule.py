@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from pgsweep.evidence.clock_passes import WANTED_PASSES, PassClock
+from pgsweep.evidence.clock_passes import PassClock
 
 DUTY: Final = 0.025
 """Share of time that snapshots may take of one backend."""
@@ -82,6 +82,7 @@ class SnapshotSchedule:
         self._clock = clock
         self._rng = rng
         self.interval_seconds = self._first_interval()
+        self._least_interval_seconds = 0.0
         self._slot_begin = -self.interval_seconds
         self.due_seconds = 0.0
         self.choose_next(0.0)
@@ -91,10 +92,15 @@ class SnapshotSchedule:
         """Return the share of one backend's time that the snapshots take."""
         return self.cost_seconds / self.interval_seconds
 
+    def space(self, interval_seconds: float) -> None:
+        """Have snapshots at least so far apart from now on."""
+        self._least_interval_seconds = interval_seconds
+
     def choose_next(self, now: float) -> None:
         """Choose the time of the next snapshot, in the first slot that is not over."""
         if self.seconds is None and self._clock.snapshots >= 5:
             self._stretch()
+        self.interval_seconds = max(self.interval_seconds, self._least_interval_seconds)
         self._slot_begin += self.interval_seconds
         if self._slot_begin + self.interval_seconds < now:
             self._slot_begin = now
@@ -136,5 +142,5 @@ class SnapshotSchedule:
         """Space snapshots out where passes are long: an open-ended recording needs no thousands of them."""
         pass_seconds = self._clock.pass_seconds
         if not math.isinf(pass_seconds):
-            wanted = min(WANTED_PASSES * pass_seconds / WANTED_COUNT, LONGEST_INTERVAL_SECONDS)
+            wanted = min(self._clock.wanted_passes * pass_seconds / WANTED_COUNT, LONGEST_INTERVAL_SECONDS)
             self.interval_seconds = max(wanted, SHORTEST_INTERVAL_SECONDS, self.cost_seconds / DUTY)

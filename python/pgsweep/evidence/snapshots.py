@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
 from pgsweep.evidence.block_residency import BlockResidency, Pool
+from pgsweep.evidence.budget import Budget, note_budget
 from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.endings import CANCELLED, WENT_AWAY, refused, went_away
 from pgsweep.evidence.host_memory import facts_at_end
@@ -30,7 +32,8 @@ from pgsweep.evidence.observe import (
     RELATION_SECONDS,
     RELATION_SHARE,
     CounterLog,
-    lost_connection_warning,
+    closed,
+    lost_at_end,
     note_newer,
 )
 from pgsweep.evidence.outlook import UNPREDICTABLE, Judge, Outlook
@@ -38,7 +41,7 @@ from pgsweep.evidence.processor_times import pace_facts
 from pgsweep.evidence.read_timing import ReadTiming
 from pgsweep.evidence.relations import KnownRelations
 from pgsweep.evidence.sampling import BlockSample
-from pgsweep.evidence.schema import STATISTICS_RESET
+from pgsweep.evidence.schema import NEVER_FULL, STATISTICS_RESET
 from pgsweep.evidence.snapshot_schedule import MOST_SECONDS, SnapshotSchedule, least_seconds
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.processor_time import backend_seconds
@@ -145,20 +148,40 @@ class _BackendClock:
         return time.monotonic() if self._last is None else self._last
 
 
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """How a recording goes, and who hears of it.
+
+    Attributes:
+        seconds: length of the observation; None ends it when it suffices.
+        max_snapshots: end after this number.
+        seed: of the times of snapshots.
+        judge: asked whether what is recorded will be refused, so that the recording ends in time.
+        budget: share of all processors that the recording may take; None for no bound.
+        progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
+        stop: set it to end early with valid evidence.
+    """
+
+    seconds: float | None
+    max_snapshots: int | None
+    seed: int
+    judge: Judge | None
+    budget: float | None
+    progress: Progress
+    stop: threading.Event
+
+
 class Recording:
     """One recording: what it knows and what it has gathered.
 
     Args:
         connection: a session for inspection.
         view: the method to read the pool.
-        postmaster_pid: of the server where it runs on this host and may be looked into; else None.
         writer: takes the evidence.
+        postmaster_pid: of the server where it runs on this host and may be looked into; else None.
         timer: times the server's reads meanwhile; None does not.
         pace: times the processors meanwhile; None does not.
         blocks_cached: keep which blocks the page cache holds at both ends.
-        judge: asked whether what is recorded will be refused, so that the recording ends in time.
-        progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
-        stop: set it to end early with valid evidence.
     """
 
     def __init__(
@@ -167,16 +190,14 @@ class Recording:
         server: Server,
         view: View,
         writer: EvidenceWriter,
+        course: Course,
         *,
         postmaster_pid: int | None,
         timer: ReadTimer | None = None,
         pace: PaceTimer | None = None,
         blocks_cached: bool = True,
-        judge: Judge | None = None,
-        progress: Progress,
-        stop: threading.Event,
     ) -> None:
-        self._judge = judge
+        self._course = course
         self._connection = connection
         self._watch = SessionWatch(connection, server.database_oid)
         self._postmaster_pid = postmaster_pid
@@ -186,31 +207,36 @@ class Recording:
         self._pace = pace
         self._writer = writer
         self._residency = BlockResidency(server, postmaster_pid if blocks_cached else None, writer)
-        self._progress = progress
-        self._stop = stop
+        self._progress = course.progress
         self._clock = PassClock(server.shared_buffers_blocks)
         self._spent_seconds = 0.0
         self._backend = _BackendClock(connection.info.backend_pid, postmaster_pid)
-        self._newer = note_newer(server, progress)
+        self._newer = note_newer(server, course.progress)
         self._warnings: list[str] = []
         # Not in the evidence: a prediction judges its length by itself.
         self._advice: list[str] = []
         self._advised = False
         self._outlook: Outlook | None = None
+        self._budget: Budget | None = None
         self._started = time.monotonic()
 
-    def run(self, rng: np.random.Generator, seconds: float | None, max_snapshots: int | None) -> RecordResult:
+    def run(self) -> RecordResult:
         """Record until something ends it, then close the evidence."""
-        counters = self._prepared()
+        counters, course = self._prepared(), self._course
         clock = self._backend.seconds if self._view.loads_server else time.monotonic
-        cost_seconds = least_seconds(self._view.take, clock)
         schedule = SnapshotSchedule(
-            cost_seconds, seconds=seconds, max_snapshots=max_snapshots, clock=self._clock, rng=rng
+            least_seconds(self._view.take, clock),
+            seconds=course.seconds,
+            max_snapshots=course.max_snapshots,
+            clock=self._clock,
+            rng=np.random.default_rng(course.seed),
         )
         expected = self._state_cost(schedule, counters)
 
         self._started = time.monotonic()
         worked_before = self._backend.seconds()
+        if course.budget is not None:
+            self._budget = Budget(course.budget, self._server_seconds)
         log = CounterLog(counters, self._writer, self._now)
         self._sample(log, full=True)
         log.add_of_host(self._postmaster_pid)
@@ -235,49 +261,35 @@ class Recording:
         length_seconds = max(log.sampled_seconds, 1e-9)
         accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
         self._judge_whole(log, ended_by, length_seconds, accesses)
+        if self._budget is not None and (exceeded := self._budget.exceeded) is not None:
+            self._warnings.append(exceeded)
         if not self._backend.is_seen:
             worked_seconds = log.spent_seconds + self._spent_seconds * self._view.loads_server
-        measured = worked_seconds / length_seconds
-        measured += timing.overhead.get("timed_reads_seconds", 0.0) / length_seconds
-        pass_seconds = self._clock.pass_seconds
-        self._writer.close(
-            msgspec.structs.replace(
-                self._writer.meta,
-                seconds=length_seconds,
-                ended_by=ended_by,
-                warnings=self._warnings,
-                host=self._writer.meta.host
-                | ({} if self._pace is None else pace_facts(self._pace.pace))
-                | at_end
-                | self._residency.facts
-                | timing.failure_facts,
-                overhead={
-                    "snapshot_seconds": self._spent_seconds / self._clock.snapshots,
-                    "expected_share": expected,
-                    "measured_share": measured,
-                    "statements": float(
-                        counters.statements + self._clock.snapshots * self._view.loads_server
-                    ),
-                    "lap_seconds": pass_seconds if math.isfinite(pass_seconds) else 0.0,
-                    "laps": self._clock.passes,
-                    "effective_snapshots": self._clock.effective_snapshots,
-                    **self._view.measured(length_seconds),
-                    **timing.overhead,
-                },
-            )
-        )
-        return RecordResult(
-            path=str(self._writer.path),
-            source=self._view.source,
+        worked_seconds += timing.overhead.get("timed_reads_seconds", 0.0)
+        pace = {} if self._pace is None else pace_facts(self._pace.pace)
+        meta = msgspec.structs.replace(
+            self._writer.meta,
             seconds=length_seconds,
-            shared_buffers_bytes=self._server.shared_buffers_blocks * self._server.block_size_bytes,
+            ended_by=ended_by,
+            warnings=self._warnings,
+            host=self._writer.meta.host | pace | at_end | self._residency.facts | timing.failure_facts,
+            overhead={
+                "snapshot_seconds": self._spent_seconds / self._clock.snapshots,
+                "expected_share": expected,
+                "measured_share": worked_seconds / length_seconds,
+                "statements": float(counters.statements + self._clock.snapshots * self._view.loads_server),
+                **self._clock.facts(),
+                **self._view.measured(length_seconds),
+                **({} if self._budget is None else self._budget.facts),
+                **timing.overhead,
+            },
+        )
+        return closed(
+            self._writer,
+            meta,
             snapshots=self._clock.snapshots,
             accesses=int(accesses),
-            lost_events=0,
-            bytes_written=self._writer.bytes_written,
-            ended_by=ended_by,
-            expected_overhead_ratio=expected,
-            measured_overhead_ratio=measured,
+            expected=expected,
             warnings=[*self._newer, *self._warnings, *self._advice],
         )
 
@@ -311,9 +323,9 @@ class Recording:
             why = refusal.why
             if ended_by == UNPREDICTABLE:
                 self._advice = [f"no prediction is possible: {why}"]
-            elif self._judge is not None and in_time:
+            elif self._course.judge is not None and in_time:
                 longer = format_minutes(2 * length_seconds)
-                if self._judge.decides:
+                if self._course.judge.decides:
                     self._advice = [f"not as asked: {why}; record for longer, such as {longer}"]
                 elif ended_by == "limit":
                     self._advice.append(
@@ -342,7 +354,15 @@ class Recording:
         )
         # All else that is done stands in the plan: `record --dry-run`.
         self._progress.note(sentence)
+        if self._course.budget is not None:
+            self._progress.note(note_budget(self._course.budget))
         return share
+
+    def _server_seconds(self) -> float:
+        """Return what the recording has taken of the server: of its processors where they are seen."""
+        if self._backend.is_seen:
+            return self._backend.seconds()
+        return self._spent_seconds * self._view.loads_server
 
     def _usual_seconds(self, statements: Callable[[], object]) -> float:
         """Return what statements take at times: what others do meanwhile takes the processor's caches."""
@@ -393,18 +413,23 @@ class Recording:
     def _loop(self, log: CounterLog, schedule: SnapshotSchedule) -> str:
         counters_due = COUNTER_SECONDS
         outlook = self._outlook = Outlook(
-            self._judge, self._written, asked_seconds=schedule.seconds, progress=self._progress
+            self._course.judge, self._written, asked_seconds=schedule.seconds, progress=self._progress
         )
         while True:
             now = self._now()
-            if self._stop.is_set():
+            if self._course.stop.is_set():
                 return "interrupt"
-            reason = outlook.decided(schedule.reason_to_end(now), now)
+            may_ask = self._budget is None or self._budget.is_enough_for(outlook.judge_seconds)
+            reason = outlook.decided(schedule.reason_to_end(now), now, may_ask=may_ask)
             if reason is not None:
                 return reason
             if now >= schedule.due_seconds:
+                worked = time.thread_time() + self._server_seconds()
                 self._sample(log)
                 self._take(log)
+                if self._budget is not None:
+                    worked = time.thread_time() + self._server_seconds() - worked
+                    schedule.space(self._budget.interval_seconds(worked))
                 self._advise(schedule)
                 now = self._now()
                 schedule.choose_next(now)
@@ -416,7 +441,7 @@ class Recording:
                 until = min(schedule.due_seconds, counters_due, schedule.seconds or math.inf)
                 if self._pace is not None:
                     until = min(until, self._pace.time_if_due(now))
-                self._stop.wait(min(max(until - now, 0.0), 0.25))
+                self._course.stop.wait(min(max(until - now, 0.0), 0.25))
             self._progress.advance(self._now())
 
     def _written(self) -> Path:
@@ -458,7 +483,7 @@ class Recording:
             log.add_of_host(self._postmaster_pid)
             self._relations.finish(log, self._writer)
         except SessionLost as error:
-            self._warnings.append(lost_connection_warning(error, at_end=True))
+            self._warnings.append(lost_at_end(error))
         except (ServerError, UnexpectedAnswer):
             self._warnings.append(
                 "the server answered no more statements at the end; the last counters are missing"
@@ -505,7 +530,7 @@ def judged(
     if was_reset:
         warnings.append(STATISTICS_RESET)
     if not clock.pool_is_full:
-        warnings.append("shared_buffers is not full yet: nothing had to be evicted")
+        warnings.append(NEVER_FULL)
     elif math.isinf(clock.pass_seconds):
         warnings.append("hardly anything was evicted: the clock hand stood still")
     elif not clock.suffices:

@@ -14,12 +14,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import numpy as np
-
 from pgsweep.evidence.observe import first_meta, seed_of, session
 from pgsweep.evidence.outlook import Judge
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
-from pgsweep.evidence.snapshots import Recording, note_sample, sample_of
+from pgsweep.evidence.snapshots import Course, Recording, note_sample, sample_of
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.postmaster import search
 from pgsweep.pg.buffercache import Snapshot, SnapshotReader
@@ -39,6 +37,7 @@ def record_sql(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
     judge: Judge | None = None,
+    budget: float | None = None,
     overwrite: bool = False,
     sample_blocks: int | None = None,
     blocks_cached: bool = True,
@@ -51,14 +50,8 @@ def record_sql(
     evidence is valid up to there.
 
     Args:
-        conninfo: as libpq understands it; its database is the one whose accesses are observed.
-        output: the folder to write.
-        seconds: length of the observation; None ends it when it suffices.
+        conninfo, output, seconds, rng_seed, progress, stop, judge, budget: as for `record` (record.py).
         max_snapshots: end after this number.
-        rng_seed: for the random times and the sample of blocks; None draws one.
-        progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
-        stop: set it to end early with valid evidence.
-        judge: asked while it is recorded whether a prediction will be refused (outlook.py).
         overwrite: replace evidence that is there already.
         sample_blocks: transfer about this number of blocks a snapshot; None decides by the size of the pool.
         blocks_cached: keep which blocks the page cache holds at both ends, where the server is on this host.
@@ -93,19 +86,27 @@ def record_sql(
             sampling=sample.to_meta(seed),
         )
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
-            recording = Recording(
-                connection,
-                server,
-                _SqlView(server, reader),
-                writer,
-                postmaster_pid=postmaster_pid,
-                blocks_cached=blocks_cached,
+            course = Course(
+                seconds=seconds,
+                max_snapshots=max_snapshots,
+                seed=seed,
                 judge=judge,
+                budget=budget,
                 progress=progress,
                 stop=stop or threading.Event(),
             )
+            view = _SqlView(server, reader)
+            recording = Recording(
+                connection,
+                server,
+                view,
+                writer,
+                course,
+                postmaster_pid=postmaster_pid,
+                blocks_cached=blocks_cached,
+            )
             note_sample(sample, progress)
-            return recording.run(np.random.default_rng(seed), seconds, max_snapshots)
+            return recording.run()
 
 
 class _SqlView:

@@ -28,6 +28,9 @@ from pgsweep.versions import beyond_tested
 RING_BYTES: Final = 128 << 20
 """The kernel's buffer: 3.3 million events, seconds of the busiest server."""
 
+_ATTACHMENT: Final = "auto"
+"""How the programs are attached: the fastest way at hand."""
+
 
 def record_trace(
     conninfo: str,
@@ -36,12 +39,10 @@ def record_trace(
     seconds: float | None = None,
     max_events: int | None = None,
     max_bytes: int | None = None,
-    only_database: bool = False,
+    budget: float | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
     overwrite: bool = False,
-    ring_bytes: int = RING_BYTES,
-    attachment: str = "auto",
 ) -> RecordResult:
     """Record every page access of a running server on this host into a folder of evidence.
 
@@ -52,22 +53,15 @@ def record_trace(
     all cases the evidence is valid up to there.
 
     Args:
-        conninfo: as libpq understands it; its database is the one whose accesses are observed.
-        output: the folder to write.
+        conninfo, output, max_events, max_bytes, budget, stop: as for `record` (record.py).
         seconds: length of the recording; None records until something else ends it.
-        max_events: end after this number of accesses.
-        max_bytes: end when the evidence has about this size.
-        only_database: have the kernel drop the accesses to other databases than this one and the shared
-            catalogs: less to store, but a simulation then does not see who else used the pool.
         progress: called with the expected cost before it is spent, and with the time passed.
-        stop: set it to end early with valid evidence.
         overwrite: replace evidence that is there already.
-        ring_bytes: size of the kernel's buffer, a power of two.
-        attachment: how the programs are attached: `link`, `perf_event`, or `auto`, the fastest at hand.
 
     Raises:
         ConnectionFailed: the server cannot be reached.
-        MissingAbility: not root, not this host, not x86-64, no uprobes, or a server without symbols.
+        MissingAbility: not root, not this host, not x86-64, no uprobes, or a server without symbols; or it is
+            expected to take more than the budget.
         EvidenceError: the evidence cannot be written.
     """
     progress = progress or NullListener()
@@ -88,23 +82,22 @@ def record_trace(
             )
         postmaster_pid, start_time = local_postmaster(connection)
         with _abilities():
-            cost_seconds = trace_event_cost_seconds(attachment)
+            cost_seconds = trace_event_cost_seconds(_ATTACHMENT)
         recording = TraceRecording(
             connection, server, postmaster_pid, start_time, progress, stop or threading.Event()
         )
-        expected = recording.state_cost(cost_seconds, seconds)
+        expected = recording.state_cost(cost_seconds, seconds, budget)
         meta = recording.meta()
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer, _abilities():
-            databases = [0, server.database_oid] if only_database else []
             return recording.run(
                 writer,
-                Limits(seconds, max_events, max_bytes),
+                Limits(seconds, max_events, max_bytes, budget),
                 lambda: Tracer(
                     postmaster_pid,
                     server.version_num,
-                    databases=databases,
-                    ring_bytes=ring_bytes,
-                    attachment=attachment,
+                    databases=[],
+                    ring_bytes=RING_BYTES,
+                    attachment=_ATTACHMENT,
                     start_time=start_time,
                     buffer_states=recording.pool_is_as_expected,
                 ),

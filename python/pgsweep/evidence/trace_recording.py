@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -20,13 +21,14 @@ from numpy.typing import NDArray
 
 from pgsweep._native import PoolReader, Tracer
 from pgsweep.evidence.block_residency import BlockResidency, Pool
+from pgsweep.evidence.budget import Budget, check_trace
 from pgsweep.evidence.endings import CANCELLED, WENT_AWAY, refused, went_away
 from pgsweep.evidence.host_memory import facts_at_end
-from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning
+from pgsweep.evidence.observe import CounterLog, closed, first_meta, lost_at_end
 from pgsweep.evidence.processor_times import copy_facts, pace_facts, pace_timer, program
 from pgsweep.evidence.read_timing import ReadTiming, open_timer, timing_facts
 from pgsweep.evidence.relations import KnownRelations
-from pgsweep.evidence.schema import NEW_PAGE, STATISTICS_RESET, TABLES
+from pgsweep.evidence.schema import EXTENSIONS_ARE_READS_BELOW, NEW_PAGE, STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
 from pgsweep.host.processor_pace import PaceTimer
@@ -75,6 +77,24 @@ class Limits(msgspec.Struct, frozen=True):
     seconds: float | None
     events: int | None
     bytes: int | None
+    budget: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """What a recording has while its probes are there; `started` is by the monotonic clock."""
+
+    tracer: Tracer
+    writer: EvidenceWriter
+    limits: Limits
+    log: CounterLog
+    started: float
+    budget: Budget | None
+
+    @property
+    def seconds(self) -> float:
+        """How long they are there."""
+        return time.monotonic() - self.started
 
 
 class TraceRecording:
@@ -148,7 +168,7 @@ class TraceRecording:
             )
         return pid
 
-    def state_cost(self, cost_seconds: float, seconds: float | None) -> float:
+    def state_cost(self, cost_seconds: float, seconds: float | None, budget: float | None = None) -> float:
         """Say what tracing will cost, and return it as a share of all processors' time.
 
         An access costs one event, a miss another one.
@@ -156,6 +176,10 @@ class TraceRecording:
         Args:
             cost_seconds: of an event.
             seconds: that will be recorded; None where that is not known.
+            budget: share of all processors that it may take; None for no bound.
+
+        Raises:
+            MissingAbility: it is expected to take more.
         """
         self._progress.stage("measuring the load", 1.0)
         worked = time.process_time()
@@ -178,6 +202,7 @@ class TraceRecording:
             f"{cost_seconds * 1e6:.2f} µs each, and {format_percent(own, 1)} of one processor to store them: "
             f"{format_percent(share, 1)} of {processors} processors"
         )
+        check_trace(budget, share, events * (seconds or _USUAL_SECONDS))
         return share
 
     def _total_accesses(self) -> tuple[float, float]:
@@ -200,128 +225,121 @@ class TraceRecording:
         processor_seconds = time.process_time()
         if limits.seconds is not None:
             self._end_ns = round(limits.seconds * 1e9)
-        tracer = start()
+        tracer, budget = start(), None
         try:
             started = tracer.start_ns() / 1e9
             log = CounterLog(self._reader, writer, lambda: time.monotonic() - started)
-            residency = BlockResidency(self._server, self._postmaster_pid, writer)
-            self._snapshot(writer, started)
-            residency.begin(started)
-            log.sample(full=True)
-            log.add_of_host(self._postmaster_pid, time.monotonic() - started)
-            # What the pool held at the beginning is on disk before anything can go wrong.
-            writer.flush()
-            self._progress.note(f"probes are live ({tracer.attachment()}); they end with this process")
-            with (
-                contextlib.closing(CopyTimer(program(self._postmaster_pid))) as copies,
-                contextlib.closing(pace_timer(self._postmaster_pid)) as pace,
-                ReadTiming(self._timer, started) as timing,
-            ):
-                ended_by = self._loop(tracer, writer, limits, log, started, copies, pace)
-                # What is accessed until the probes are gone, which takes a second, is not stored.
-                if ended_by != "time" and ended_by not in WENT_AWAY:
-                    self._end_ns = round((time.monotonic() - started) * 1e9)
-            writer.append("read_times", timing.take())
-            at_end: dict[str, str] = {}
-            if ended_by not in WENT_AWAY:
-                log.add_of_host(self._postmaster_pid, time.monotonic() - started)
-                at_end = self._facts_at_end()
-                self._snapshot(writer, started)
-                residency.end(started, self._pool)
+            if limits.budget is not None:
+                budget = Budget(limits.budget, lambda: tracer.counts()["events"] * cost_seconds)
+            live = _Live(tracer, writer, limits, log, started, budget)
+            ended_by, host, timing = self._observe(live)
             tracer.stop()
-            probed_seconds = time.monotonic() - started
+            probed_seconds = live.seconds
             while (batch := tracer.poll(0.0)) is not None:
-                if not self._append(writer, batch, limits) and ended_by == "time":
+                if not self._append(live, batch) and ended_by == "time":
                     ended_by = "limit"
         except OSError:
             self._note_failure(tracer, writer)
             raise
         finally:
             tracer.stop()
-        counts = tracer.counts()
-        lost = tracer.lost()
+        counts, lost = tracer.counts(), tracer.lost()
         measured = counts["events"] * cost_seconds + time.process_time() - processor_seconds
-        measured += timing.overhead.get("timed_reads_seconds", 0.0)
-        # The probes and their reader worked until they were gone.
-        measured /= probed_seconds * (os.cpu_count() or 1)
+        measured += timing.get("timed_reads_seconds", 0.0)
         length_seconds = self._length_seconds(ended_by)
         if ended_by not in WENT_AWAY:
-            self._finish(writer, log)
+            self._finish(live)
+        if budget is not None and (exceeded := budget.exceeded) is not None:
+            self._warnings.append(exceeded)
         self._judge(lost, counts, was_reset=log.was_reset)
-        writer.close(
-            msgspec.structs.replace(
-                writer.meta,
-                seconds=length_seconds,
-                accesses_per_second=0.0 if lost else self._database_accesses / max(length_seconds, 1e-9),
-                ended_by=ended_by,
-                lost_events=lost,
-                losses={"ring_full": lost} if lost else {},
-                warnings=self._warnings,
-                overhead={
-                    "event_cost_seconds": cost_seconds,
-                    "events": float(counts["events"]),
-                    "probed_seconds": probed_seconds,
-                    "expected_share": expected,
-                    "measured_share": measured,
-                    "reader_processor_seconds": tracer.reader_processor_seconds(),
-                    **timing.overhead,
-                },
-                host=writer.meta.host
-                | copy_facts(copies.seconds)
-                | pace_facts(pace.pace)
-                | at_end
-                | residency.facts
-                | timing.failure_facts
-                | {"attachment": tracer.attachment()},
-            )
-        )
-        return RecordResult(
-            path=str(writer.path),
-            source="trace",
+        meta = msgspec.structs.replace(
+            writer.meta,
             seconds=length_seconds,
-            shared_buffers_bytes=self._server.shared_buffers_blocks * self._server.block_size_bytes,
+            accesses_per_second=None if lost else self._database_accesses / max(length_seconds, 1e-9),
+            ended_by=ended_by,
+            lost_events=lost,
+            losses={"ring_full": lost} if lost else {},
+            warnings=self._warnings,
+            overhead={
+                "event_cost_seconds": cost_seconds,
+                "events": float(counts["events"]),
+                "probed_seconds": probed_seconds,
+                "expected_share": expected,
+                # The probes and their reader worked until they were gone.
+                "measured_share": measured / (probed_seconds * (os.cpu_count() or 1)),
+                "reader_processor_seconds": tracer.reader_processor_seconds(),
+                **timing,
+                **({} if budget is None else budget.facts),
+            },
+            host=writer.meta.host | host | {"attachment": tracer.attachment()},
+        )
+        return closed(
+            writer,
+            meta,
             snapshots=self._snapshots,
             accesses=self._database_accesses,
-            lost_events=lost,
-            bytes_written=writer.bytes_written,
-            ended_by=ended_by,
-            expected_overhead_ratio=expected,
-            measured_overhead_ratio=measured,
+            expected=expected,
             warnings=self._warnings,
         )
 
-    def _loop(
-        self,
-        tracer: Tracer,
-        writer: EvidenceWriter,
-        limits: Limits,
-        log: CounterLog,
-        started: float,
-        copies: CopyTimer,
-        pace: PaceTimer,
-    ) -> str:
+    def _observe(self, live: _Live) -> tuple[str, dict[str, str], dict[str, float]]:
+        """Record until something ends it: return what, facts of the host, and what timing reads cost."""
+        writer = live.writer
+        residency = BlockResidency(self._server, self._postmaster_pid, writer)
+        self._snapshot(live)
+        residency.begin(live.started)
+        live.log.sample(full=True)
+        live.log.add_of_host(self._postmaster_pid, live.seconds)
+        # What the pool held at the beginning is on disk before anything can go wrong.
+        writer.flush()
+        self._progress.note(f"probes are live ({live.tracer.attachment()}); they end with this process")
+        with (
+            contextlib.closing(CopyTimer(program(self._postmaster_pid))) as copies,
+            contextlib.closing(pace_timer(self._postmaster_pid)) as pace,
+            ReadTiming(self._timer, live.started) as timing,
+        ):
+            ended_by = self._loop(live, copies, pace)
+            # What is accessed until the probes are gone, which takes a second, is not stored.
+            if ended_by != "time" and ended_by not in WENT_AWAY:
+                self._end_ns = round(live.seconds * 1e9)
+        writer.append("read_times", timing.take())
+        at_end: dict[str, str] = {}
+        if ended_by not in WENT_AWAY:
+            live.log.add_of_host(self._postmaster_pid, live.seconds)
+            server = self._server
+            at_end = facts_at_end(self._postmaster_pid, server.version_num, server.block_size_bytes)
+            self._snapshot(live)
+            residency.end(live.started, self._pool)
+        host = copy_facts(copies.seconds) | pace_facts(pace.pace) | at_end | residency.facts
+        return ended_by, host | timing.failure_facts, timing.overhead
+
+    def _loop(self, live: _Live, copies: CopyTimer, pace: PaceTimer) -> str:
         """Store what comes until something ends it, and return what."""
+        limits = live.limits
         self._progress.stage("recording page accesses", limits.seconds)
         counters_due, copies_due = COUNTER_SECONDS, 0.0
         try:
             while True:
-                now = time.monotonic() - started
+                now = live.seconds
                 if self._stop.is_set():
                     return "interrupt"
                 if limits.seconds is not None and now >= limits.seconds:
                     return "time"
-                if not self._server_lives():
-                    return self._gone(started)
+                if live.budget is not None and live.budget.is_exceeded_by_a_trace:
+                    return "budget"
+                # A server that crashes ends all sessions.
+                if not (session_lives(self._connection) and process_exists(self._postmaster_pid)):
+                    return self._gone(live)
                 self._alive_ns = round(now * 1e9)
                 if now >= counters_due:
-                    log.sample()
+                    live.log.sample()
                     counters_due = now + COUNTER_SECONDS
                 if now >= copies_due:
                     copies.time_round()
                     copies_due = now + COPY_SECONDS
                 due = min(pace.time_if_due(now), now + POLL_SECONDS, limits.seconds or math.inf)
-                batch = tracer.poll(max(0.0, due - now))
-                if batch is not None and not self._append(writer, batch, limits):
+                batch = live.tracer.poll(max(0.0, due - now))
+                if batch is not None and not self._append(live, batch):
                     return "limit"
                 self._progress.advance(now)
         except KeyboardInterrupt:
@@ -333,18 +351,19 @@ class TraceRecording:
             if session_lives(self._connection):
                 self._warnings.append(refused(first_line(error)))
                 return "refused"
-            return self._gone(started, error)
+            return self._gone(live, error)
 
-    def _gone(self, started: float, error: SessionLost | None = None) -> str:
+    def _gone(self, live: _Live, error: SessionLost | None = None) -> str:
         """Return why the session has gone, as `ended_by`; what is accessed from now on is not stored."""
-        now_ns = round((time.monotonic() - started) * 1e9)
+        now_ns = round(live.seconds * 1e9)
         self._end_ns = now_ns if self._end_ns is None else min(now_ns, self._end_ns)
         ended_by = self._watch.ending(error)
         self._warnings.append(went_away(ended_by))
         return ended_by
 
-    def _append(self, writer: EvidenceWriter, batch: Any, limits: Limits) -> bool:
+    def _append(self, live: _Live, batch: Any) -> bool:
         """Store a batch; return whether there is room for more."""
+        writer, limits = live.writer, live.limits
         batch = self._until_end(batch)
         accesses = batch["accesses"]
         count = len(accesses["kind"])
@@ -354,7 +373,9 @@ class TraceRecording:
         if count:
             writer.append("accesses", accesses)
             self._rows += count
-            ours = (accesses["db"] == self._server.database_oid) & (accesses["kind"] != NEW_PAGE)
+            ours = accesses["db"] == self._server.database_oid
+            if self._server.version_num >= EXTENSIONS_ARE_READS_BELOW:
+                ours &= accesses["kind"] != NEW_PAGE
             if self._recovery_pid is not None:
                 ours &= accesses["pid"] != self._recovery_pid
             self._database_accesses += int(np.count_nonzero(ours))
@@ -428,8 +449,9 @@ class TraceRecording:
             return None
         return cast("dict[str, NDArray[Any]]", pool), len(pool["block"])
 
-    def _snapshot(self, writer: EvidenceWriter, started: float) -> None:
+    def _snapshot(self, live: _Live) -> None:
         """Store what lies in the buffers, if the memory shows what the server says of it."""
+        writer, started = live.writer, live.started
         why = self._unlike
         try:
             pool = self._read_pool()
@@ -470,21 +492,14 @@ class TraceRecording:
         elif not pool["hand_settled"]:
             self._warnings.append("where the clock hand stood could not be read: it was never at rest")
 
-    def _facts_at_end(self) -> dict[str, str]:
-        return facts_at_end(self._postmaster_pid, self._server.version_num, self._server.block_size_bytes)
-
-    def _server_lives(self) -> bool:
-        """Return whether our session is still there: a server that crashes ends all of them."""
-        return session_lives(self._connection) and process_exists(self._postmaster_pid)
-
-    def _finish(self, writer: EvidenceWriter, log: CounterLog) -> None:
+    def _finish(self, live: _Live) -> None:
         """Read the last counters, and the sizes at the end."""
         try:
-            log.sample(full=True)
+            live.log.sample(full=True)
             self._counted_until = read_counted_since(self._connection)
-            self._relations.finish(log, writer)
+            self._relations.finish(live.log, live.writer)
         except SessionLost as error:
-            self._warnings.append(lost_connection_warning(error, at_end=True))
+            self._warnings.append(lost_at_end(error))
 
     def _note_failure(self, tracer: Tracer, writer: EvidenceWriter) -> None:
         """Put into the incomplete evidence what was lost when reading the probes' events failed."""

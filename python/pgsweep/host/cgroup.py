@@ -112,11 +112,7 @@ class MemoryCgroup(NamedTuple):
 
 
 def find_parent(proc: Path = Path("/proc")) -> tuple[Path, int] | None:
-    """Return the folder below which a memory cgroup can be made and its version, or nothing.
-
-    Args:
-        proc: the proc file system to read (a captured tree in tests).
-    """
+    """Return the folder below which a memory cgroup can be made and its version, or nothing."""
     try:
         mounts, own = mounts_of(proc), paths_of(proc)
     except OSError:

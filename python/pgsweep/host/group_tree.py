@@ -51,7 +51,6 @@ def groups_of(pid: int, name: str, proc: Path = PROC) -> Groups | Unseen | None:
     Args:
         pid: the process.
         name: of the controller, as in version 1.
-        proc: the proc file system to read (a captured tree in tests).
     """
     try:
         mounts, paths = mounts_of(proc), paths_of(proc, str(pid))

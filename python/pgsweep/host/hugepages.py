@@ -10,11 +10,17 @@ pages and has not touched them yet has them reserved, so they count as free but 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pgsweep.errors import UsageError
 from pgsweep.host.procfile import lines_of, read_kernel_text
+from pgsweep.units import format_bytes
+
+_SMALLEST = 64 << 10
+"""On arm64 (Documentation/arch/arm64/hugetlbpage.rst)."""
 
 _POOLS = "kernel/mm/hugepages"
 _TRANSPARENT = "kernel/mm/transparent_hugepage"
@@ -143,6 +149,30 @@ def read_pools(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[Poo
     return sorted(found, key=lambda pool: (not pool.is_default, pool.size_bytes))
 
 
+def check_page_size(size_bytes: int | None, pools: Sequence[Pool]) -> None:
+    """Check that there are huge pages of a size; None is whatever the server or the kernel takes.
+
+    Args:
+        size_bytes: of one page.
+        pools: of the server's host; none where it is another one.
+
+    Raises:
+        UsageError: this kernel has none, or none can have them.
+    """
+    if size_bytes is None:
+        return
+    sizes = [pool.size_bytes for pool in pools]
+    if sizes and size_bytes not in sizes:
+        known = " and ".join(map(format_bytes, sorted(sizes)))
+        raise UsageError(
+            f"there are no huge pages of {format_bytes(size_bytes)}", hint=f"this host's kernel has {known}"
+        )
+    if size_bytes < _SMALLEST or size_bytes & (size_bytes - 1):
+        raise UsageError(
+            f"there are no huge pages of {format_bytes(size_bytes)}", hint="on x86-64 there are 2MB and 1GB"
+        )
+
+
 def _counts(folder: Path) -> list[int]:
     """Return total, free, reserved and surplus pages of a pool, read at the same time.
 
@@ -183,11 +213,7 @@ def read_transparent(sys: Path = Path("/sys")) -> dict[str, str]:
 
 
 def read_huge_pages(proc: Path = Path("/proc")) -> HugePages | None:
-    """Return the pool of huge pages, or None if the kernel was built without.
-
-    Args:
-        proc: the proc file system to read (a captured tree in tests).
-    """
+    """Return the pool of huge pages, or None if the kernel was built without."""
     try:
         lines = (proc / "meminfo").read_text().splitlines()
     except OSError:
@@ -212,7 +238,6 @@ def shared_memory(pid: int, proc: Path = Path("/proc")) -> SharedMemory | None:
 
     Args:
         pid: the postmaster.
-        proc: the proc file system to read.
     """
     try:
         lines = lines_of(read_kernel_text(proc / str(pid) / "maps"))

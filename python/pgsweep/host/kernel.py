@@ -85,8 +85,6 @@ def read_kernel(
     Args:
         postmaster_pid: the server's first process, where it runs here.
         children: its children.
-        proc: the proc file system to read (a captured tree in tests).
-        sys: the sys file system to read.
     """
     sysctls = {}
     for name in SYSCTLS:

@@ -110,10 +110,6 @@ def memory_limits(pid: int, proc: Path = Path("/proc")) -> MemoryLimits:
 
     Page cache is counted to the group of whoever reads a page first (Documentation/admin-guide/cgroup-v2.rst,
     "Memory Ownership"), and at the limit the group drops its own.
-
-    Args:
-        pid: the process.
-        proc: the proc file system to read (a captured tree in tests).
     """
     groups = groups_of(pid, "memory", proc)
     if groups is None:
@@ -124,7 +120,7 @@ def memory_limits(pid: int, proc: Path = Path("/proc")) -> MemoryLimits:
     hard = [_room_in(group, limit, usage, proc) for group in groups.folders]
     high = [_room_in(group, "memory.high", usage, proc) for group in groups.folders if groups.version == 2]
     hardest, highest = (
-        min((room for room in rooms if room is not None), key=_available, default=None)
+        min((room for room in rooms if room is not None), key=lambda room: room.available_bytes, default=None)
         for rooms in (hard, high)
     )
     if highest is not None and hardest is not None and highest.available_bytes >= hardest.available_bytes:
@@ -134,12 +130,7 @@ def memory_limits(pid: int, proc: Path = Path("/proc")) -> MemoryLimits:
 
 
 def page_cache_room(pid: int, proc: Path = Path("/proc")) -> MemoryRoom | None:
-    """Return how much page cache the memory cgroups of a process have room for; nothing without a limit.
-
-    Args:
-        pid: the process.
-        proc: the proc file system to read (a captured tree in tests).
-    """
+    """Return how much page cache the memory cgroups of a process have room for; nothing without a limit."""
     return memory_limits(pid, proc).least
 
 
@@ -151,7 +142,6 @@ def huge_page_limits(pid: int, page_bytes: int, proc: Path = Path("/proc")) -> H
     Args:
         pid: the process.
         page_bytes: size of the pages.
-        proc: the proc file system to read (a captured tree in tests).
     """
     groups = groups_of(pid, "hugetlb", proc)
     if groups is None:
@@ -183,7 +173,6 @@ def is_in_group(pid: int, group: Path, proc: Path = Path("/proc")) -> bool:
     Args:
         pid: the process.
         group: its folder.
-        proc: the proc file system to read (a captured tree in tests).
     """
     groups = groups_of(pid, "memory", proc)
     return isinstance(groups, Groups) and group in groups.folders
@@ -195,11 +184,6 @@ def read_bytes_of_group(pid: int, proc: Path = Path("/proc"), sys: Path = Path("
     Others in the group are counted too, and programs in it that have ended. Devices that lie on others
     (device mapper, md) are left out: what they read is counted once more below (block/blk-cgroup.c,
     `blk_cgroup_bio_start`, is called for each clone).
-
-    Args:
-        pid: the process.
-        proc: the proc file system to read (a captured tree in tests).
-        sys: the sys file system to read.
     """
     groups = groups_of(pid, "blkio", proc)
     if not isinstance(groups, Groups) or not groups.folders:
@@ -222,12 +206,7 @@ def read_bytes_of_group(pid: int, proc: Path = Path("/proc"), sys: Path = Path("
 
 
 def reads_are_limited(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Return whether a cgroup of a process, or one above it, limits what it reads from a disk.
-
-    Args:
-        pid: the process.
-        proc: the proc file system to read (a captured tree in tests).
-    """
+    """Return whether a cgroup of a process, or one above it, limits what it reads from a disk."""
     groups = groups_of(pid, "blkio", proc)
     if not isinstance(groups, Groups):
         return False
@@ -248,9 +227,6 @@ def counts_huge_pages(proc: Path = Path("/proc")) -> bool:
     """Return whether memory cgroups count huge pages, which they do by a mount option of version 2 only.
 
     Documentation/admin-guide/cgroup-v2.rst, `memory_hugetlb_accounting`.
-
-    Args:
-        proc: the proc file system to read (a captured tree in tests).
     """
     with suppress(OSError):
         return any("memory_hugetlb_accounting" in options for _, _, _, options in mounts_of(proc))
@@ -261,10 +237,6 @@ def processors_allowed(pid: int, proc: Path = Path("/proc")) -> float | None:
     """Return for how many processors' time the cgroups of a process leave room; None without a limit.
 
     The smallest quota of its group and of those above (Documentation/admin-guide/cgroup-v2.rst, `cpu.max`).
-
-    Args:
-        pid: the process.
-        proc: the proc file system to read (a captured tree in tests).
     """
     groups = groups_of(pid, "cpu", proc)
     if not isinstance(groups, Groups):
@@ -289,7 +261,6 @@ def swap_allowed(pid: int, free_bytes: int, proc: Path = Path("/proc")) -> int:
     Args:
         pid: the process.
         free_bytes: swap of the host that is free.
-        proc: the proc file system to read (a captured tree in tests).
     """
     groups = groups_of(pid, "memory", proc)
     if not isinstance(groups, Groups):
@@ -317,10 +288,6 @@ def are_killed_together(pid: int, proc: Path = Path("/proc")) -> bool:
     """Return whether the kernel kills all processes of a group together where a process's memory ends.
 
     `memory.oom.group` (Documentation/admin-guide/cgroup-v2.rst); kubelets set it from Kubernetes 1.28 on.
-
-    Args:
-        pid: the process.
-        proc: the proc file system to read (a captured tree in tests).
     """
     groups = groups_of(pid, "memory", proc)
     return isinstance(groups, Groups) and any(
@@ -349,10 +316,6 @@ _MEMORY = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     2: ("memory.max", "memory.current"),
 }
-
-
-def _available(room: MemoryRoom) -> int:
-    return room.available_bytes
 
 
 def _room_in(group: Path, limit_file: str, usage_file: str, proc: Path) -> MemoryRoom | None:
@@ -400,10 +363,6 @@ def processes_allowed(pid: int, proc: Path = PROC) -> tuple[int | None, int | No
     """Return the least number of processes that a cgroup above a process allows, and the least that is left.
 
     Threads count too (kernel/cgroup/pids.c). Both are None where none is limited, or none is seen.
-
-    Args:
-        pid: the process.
-        proc: the proc file system to read (a captured tree in tests).
     """
     groups = groups_of(pid, "pids", proc)
     folders = groups.folders if isinstance(groups, Groups) else ()

@@ -40,15 +40,23 @@ def boot_clock(proc: Path = Path("/proc")) -> tuple[str, float] | None:
     """Return which boot of the kernel this is, and the seconds since it; None where the kernel is not Linux.
 
     Nobody sets this clock, and it goes on while the machine sleeps (clock_gettime(2), CLOCK_BOOTTIME).
-
-    Args:
-        proc: the proc file system to read.
     """
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None
     return boot, time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def process_began() -> float:
+    """Return when this process was started, as `time.monotonic()`; now where the kernel is not Linux."""
+    now = time.monotonic()
+    try:
+        # Field 22 of proc_pid_stat(5): ticks since boot.
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return now
+    return now - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def describe_machine() -> str:

@@ -63,8 +63,6 @@ def read_page_cache_rules(
     Args:
         path: a file of the server's data, or its folder; may be a link below /proc.
         release: of the kernel; this one's by default.
-        proc: the proc file system to read (a captured tree in tests).
-        sys: the sys file system to read.
 
     Raises:
         OSError: the path may not be looked at.

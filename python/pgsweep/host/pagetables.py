@@ -88,7 +88,6 @@ def model(tables: list[ProcessStatus], memory: SharedMemory, proc: Path = PROC) 
     Args:
         tables: at least one process.
         memory: the server's shared memory; without a start its pages are not read.
-        proc: the proc file system to read (a captured tree in tests).
     """
     private = [(t.rss_anon or 0) // _PAGES for t in tables]
     least = [_pieces(t.rss_shmem or 0) * PIECE_BYTES for t in tables]
@@ -139,7 +138,6 @@ def own_tables(pid: int, page_tables_bytes: int, touched_bytes: int, proc: Path 
         pid: the process.
         page_tables_bytes: all that it has.
         touched_bytes: shared memory that it has touched in ordinary pages.
-        proc: the proc file system to read (a captured tree in tests).
     """
     bound = page_tables_bytes - touched_bytes // PAGE_BYTES * ENTRY_BYTES
     with suppress(OSError):

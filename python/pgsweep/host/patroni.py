@@ -75,7 +75,6 @@ def member_of(pid: int, cluster_name: str, proc: Path = PROC) -> PatroniMember |
     Args:
         pid: the postmaster.
         cluster_name: the server's setting.
-        proc: the proc file system to read.
     """
     for address in _addresses(pid, proc):
         with suppress(OSError, msgspec.MsgspecError, ValueError):
@@ -161,7 +160,6 @@ def is_overwritten_by_patroni(pid: int, config: str, proc: Path = PROC) -> bool:
     Args:
         pid: the postmaster.
         config: the file as the server names it; empty for the one in its data directory.
-        proc: the proc file system to read.
     """
     place = proc / str(pid)
     file = place / "root" / config.lstrip("/") if config else place / "cwd/postgresql.conf"

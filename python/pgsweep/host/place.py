@@ -48,7 +48,6 @@ def look(pid: int | None, proc: Path = PROC) -> Place:
 
     Args:
         pid: the postmaster; None where it is not seen from here.
-        proc: the proc file system to read (a captured tree in tests).
     """
     if pid is None:
         why = "the server's process is not seen from here"
@@ -91,7 +90,6 @@ def look_at_memory(pid: int, proc: Path = PROC) -> PlaceMemory:
 
     Args:
         pid: the postmaster.
-        proc: the proc file system to read (a captured tree in tests).
     """
     total: int | None = None
     swap_bytes = 0
@@ -157,11 +155,7 @@ def _kind(pid: int, mounts: list[tuple[str, str, set[str], str]], proc: Path) ->
 
 
 def runs_containers(proc: Path = PROC) -> bool:
-    """Return whether any process that is seen here runs in a container, a pod or LXC.
-
-    Args:
-        proc: the proc file system to read (a captured tree in tests).
-    """
+    """Return whether any process that is seen here runs in a container, a pod or LXC."""
     for folder in proc.iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
@@ -207,7 +201,6 @@ def file_system_of(pid: int, proc: Path = PROC) -> str | None:
 
     Args:
         pid: the postmaster, which works in its data directory.
-        proc: the proc file system to read (a captured tree in tests).
     """
     folder = data_directory_of(pid, proc)
     if folder is None:
@@ -306,7 +299,6 @@ def why_auto_conf_is_closed(pid: int, data_directory: str | None, proc: Path = P
     Args:
         pid: the postmaster, which works in its data directory.
         data_directory: as it names it; None where that is not known.
-        proc: the proc file system to read.
     """
     name = "postgresql.auto.conf"
     file = proc / str(pid) / "cwd" / name

@@ -87,10 +87,6 @@ def host_seconds(proc: Path = PROC) -> float | None:
 def server_processors(postmaster_pid: int, proc: Path = PROC) -> float:
     """Return how many processors a server may use: its affinity mask, cpusets in it, and cgroups' quotas.
 
-    Args:
-        postmaster_pid: of the server.
-        proc: the proc file system to read (a captured tree in tests).
-
     Raises:
         OSError: it has gone.
     """

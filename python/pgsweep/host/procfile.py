@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+"""Where a function takes it as `proc`, and /sys as `sys`, that may be a captured tree, as in tests."""
 
 
 def be_killed_first() -> None:
@@ -111,9 +112,6 @@ def zfs_cache_bytes(proc: Path = PROC) -> int:
     """Return what ZFS's own cache (ARC) gives back where memory is scarce; 0 without ZFS.
 
     MemAvailable does not know of it: to the kernel it is memory in use, down to `c_min` (OpenZFS, arc.c).
-
-    Args:
-        proc: the proc file system to read (a captured tree in tests).
     """
     with suppress(OSError, KeyError, ValueError):
         lines = (proc / "spl/kstat/zfs/arcstats").read_text().splitlines()
@@ -123,9 +121,5 @@ def zfs_cache_bytes(proc: Path = PROC) -> int:
 
 
 def read_host_memory(proc: Path = PROC) -> HostMemory:
-    """Return the memory of the host.
-
-    Args:
-        proc: the proc file system to read (a captured tree in tests).
-    """
+    """Return the memory of the host."""
     return parse_meminfo((proc / "meminfo").read_text())

@@ -221,12 +221,7 @@ def count_pages(entries: np.ndarray) -> tuple[int, int]:
 
 
 def read_status(pid: int, proc: Path = PROC) -> ProcessStatus | None:
-    """Return what any user may read of a process; None if it has ended.
-
-    Args:
-        pid: the process.
-        proc: the proc file system to read (a captured tree in tests).
-    """
+    """Return what any user may read of a process; None if it has ended."""
     folder = proc / str(pid)
     try:
         title = (folder / "cmdline").read_bytes().rstrip(b"\0 ").split(b"\0", 1)[0]
@@ -242,7 +237,6 @@ def read_family(
 
     Args:
         postmaster_pid: the server's first process.
-        proc: the proc file system to read (a captured tree in tests).
         parents: as `read_parents` returns them, where several families are read.
     """
     found = []
@@ -255,11 +249,7 @@ def read_family(
 
 
 def read_parents(proc: Path = PROC) -> dict[int, int | None]:
-    """Return the parent of each process; None where it cannot be read.
-
-    Args:
-        proc: the proc file system to read (a captured tree in tests).
-    """
+    """Return the parent of each process; None where it cannot be read."""
     names = os.listdir(proc)  # noqa: PTH208 (names suffice, and there may be thousands)
     return {int(name): _parent(f"{proc}/{name}/stat") for name in names if name.isdigit()}
 
@@ -271,7 +261,6 @@ def read_memory(
 
     Args:
         processes: a postmaster and its children.
-        proc: the proc file system to read (a captured tree in tests).
         rollup_budget_bytes: see `ROLLUP_BUDGET_BYTES`.
     """
     found: dict[int, PrivateMemory] = {}
@@ -293,7 +282,6 @@ def read_private(
 
     Args:
         pid: the process.
-        proc: the proc file system to read (a captured tree in tests).
         sharers: how many processes the server has. A page that a backend shares, it shares with the
             postmaster that forked it and, nearly always, with all other children: pages that the postmaster
             wrote to since then are few (tests/test_memory.py compares with smaps_rollup).
@@ -370,7 +358,6 @@ def shared_memory_resident(postmaster_pid: int, proc: Path = PROC) -> int | None
 
     Args:
         postmaster_pid: the server's first process, which maps them all.
-        proc: the proc file system to read.
     """
     folder = proc / str(postmaster_pid)
     seen: dict[tuple[int, int], int] = {}

@@ -20,7 +20,6 @@ class DiskReads:
 
     Args:
         postmaster_pid: the server's first process.
-        proc: the proc file system to read (a captured tree in tests).
     """
 
     def __init__(self, postmaster_pid: int, proc: Path = PROC) -> None:

@@ -114,7 +114,6 @@ class Reserver:
             sysctl_directory: of the line that keeps the pages over a restart.
             sys: the sysfs to write.
             compact: the file by which the kernel is asked to compact memory.
-            proc: the proc file system to read.
         """
         self.state_file = state_directory / STATE_NAME
         self.sysctl_file = sysctl_directory / SYSCTL_NAME

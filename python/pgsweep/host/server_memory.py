@@ -84,10 +84,6 @@ class NeighbourMemory:
 def read_server_memory(postmaster_pid: int, proc: Path = PROC) -> ServerMemory:
     """Return how the memory is used.
 
-    Args:
-        postmaster_pid: of the server.
-        proc: the proc file system to read (a captured tree in tests).
-
     Raises:
         OSError: the server has gone, or /proc cannot be read.
     """
@@ -133,10 +129,6 @@ def _private(family: list[ProcessStatus], proc: Path) -> int | None:
 
 def neighbours(postmaster_pid: int, proc: Path = PROC) -> list[NeighbourMemory]:
     """Return the other servers that take part of the same memory: of the host, or of the server's cgroup.
-
-    Args:
-        postmaster_pid: of the server.
-        proc: the proc file system to read (a captured tree in tests).
 
     Raises:
         OSError: /proc cannot be read.

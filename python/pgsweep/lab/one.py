@@ -47,7 +47,8 @@ def run_one(work: Work, job: str, repetition: int, seed: int, progress: Progress
     load, before, begin = os.getloadavg()[0], processor_seconds(), time.monotonic()
     found, failure = Done({}), None
     try:
-        found = work(job, seed=_seed_of(seed, job, repetition), advance=progress.advance)
+        drawn = random.Random(f"{seed}/{repetition}/{job}").randrange(1 << 31)  # noqa: S311
+        found = work(job, seed=drawn, advance=progress.advance)
         clock.setup_seconds += found.setup_seconds
         clock.measure_seconds += found.warm_up_seconds + found.measure_seconds
     except NothingRuns:
@@ -74,10 +75,6 @@ def run_one(work: Work, job: str, repetition: int, seed: int, progress: Progress
         steal_ratio=_steal(before, after),
         failure=failure,
     )
-
-
-def _seed_of(seed: int, job: str, repetition: int) -> int:
-    return random.Random(f"{seed}/{repetition}/{job}").randrange(1 << 31)  # noqa: S311
 
 
 def _steal(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,9 +59,3 @@ def amount_of_parquet(entry: Input) -> Amount:
         return Amount(None, None)
     unpacked = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
     return Amount(footer.num_rows, max(unpacked, entry.size_bytes or 0))
-
-
-def total(numbers: Sequence[int | None]) -> int | None:
-    """Return the sum; None where a number is not known."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None

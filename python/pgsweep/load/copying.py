@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from pgsweep.load.amount import total
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import without_fields
 from pgsweep.load.refusing import copy_chunk
@@ -23,13 +22,14 @@ from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DeadlockDetected, DriverError, SerializationFailure
 from pgsweep.pg.load_catalog import Column
 from pgsweep.pg.load_copy import open_session
-from pgsweep.pg.load_journal import LoadId, Piece, Reject, add_piece
+from pgsweep.pg.load_journal import CopiedPiece, LoadId, Piece, Reject, add_piece
 from pgsweep.pg.load_lock import check_same
 from pgsweep.pg.load_work import failure_of
 from pgsweep.pg.retry import repeated
 from pgsweep.plain import quoted_where_needed
 from pgsweep.progress import Listener, NullListener
 from pgsweep.records.load import LoadChoice, LoadStep
+from pgsweep.records.rollup import total
 from pgsweep.units import format_bytes
 
 _TRIES: Final = 5
@@ -309,17 +309,15 @@ class Copier:
     def _copied(self, connection: Connection, chunk: Chunk) -> tuple[int, int]:
         def note(rows: int, rejects: Sequence[Reject]) -> None:
             check_same(connection, self._document.table)
-            add_piece(
-                connection,
-                self._running.load_id,
+            piece = CopiedPiece(
                 file=chunk.file,
                 piece=chunk.piece,
-                size_bytes=chunk.source_bytes,
+                bytes=chunk.source_bytes,
                 records=rows + len(rejects),
                 rows=rows,
                 checksum=chunk.checksum,
-                rejects=rejects,
             )
+            add_piece(connection, self._running.load_id, piece, rejects)
 
         rows, rejects = copy_chunk(
             connection, self._document, chunk, rejected=self._state.rejected, note=note

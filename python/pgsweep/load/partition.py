@@ -18,8 +18,8 @@ import msgspec
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.load.copying import step_since
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.plan import without_wal
 from pgsweep.load.table import check_primary
+from pgsweep.load.way import without_wal
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import Catalog, KeyFacts, TriggerFacts, differences, read_catalog, read_facts
 from pgsweep.pg.load_lock import Note

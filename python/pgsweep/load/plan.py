@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from pgsweep.errors import MissingAbility, UsageError
-from pgsweep.host.machine import memory_bytes
-from pgsweep.load.amount import (
-    COMPRESSION,
-    Amount,
-    amount_of_parquet,
-    amount_of_text,
-    total,
-)
+from pgsweep.load.amount import Amount, amount_of_parquet, amount_of_text
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.header import Fields, chosen_fields, strays
 from pgsweep.load.names import check_columns
@@ -36,31 +26,52 @@ from pgsweep.load.objects import (
     which_keys,
 )
 from pgsweep.load.options import LoadOptions, check_options
+from pgsweep.load.partition import NewPartition
 from pgsweep.load.rows import json_columns, parquet_columns
 from pgsweep.load.source import Input
 from pgsweep.load.split import read_first
 from pgsweep.load.table import check_table
-from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, unlogged_choice
-from pgsweep.pg.backends import fewer_note, spared_connections
+from pgsweep.load.unlogged import GIVEN_UP, check_unlogged
+from pgsweep.load.way import Way, decide_way, fires
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts, hindering
+from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
 from pgsweep.pg.load_code import Code
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import UNLOGGED, JournalObject
-from pgsweep.pg.load_work import is_empty, unlogged_change
+from pgsweep.pg.load_work import unlogged_change
 from pgsweep.plain import quoted_where_needed
-from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadFunction, LoadObject, LoadPlan
-from pgsweep.units import format_bytes, parse_bytes
+from pgsweep.records.load import (
+    LoadChoice,
+    LoadEstimate,
+    LoadFile,
+    LoadFunction,
+    LoadObject,
+    LoadPlan,
+    LoadResult,
+)
+from pgsweep.records.rollup import total
 
 _HEAP_PER_FILE_BYTE: Final = 1.2
-_SMALL_BYTES: Final = 32 << 20
-_MEASURED_FROM_BYTES: Final = 128 << 20
-_MOST_JOBS: Final = 4
-_PIECES: Final = 200
-_PIECE_BYTES: Final = (8 << 20, 64 << 20)
-_MEMORY_SHARE: Final = 8
-_MEMORY_MOST: Final = 2 << 30
-_MEMORY_REMOTE: Final = 256 << 20
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A load as it was planned and shown: what is carried out is this, or nothing.
+
+    Attributes:
+        table: as the user has named it.
+        catalog: of the table; of a new partition, as it will be.
+        objects: what is dropped or disabled, in the order in which it is made again.
+        result: what is shown.
+    """
+
+    table: str
+    catalog: Catalog
+    code: Code
+    document: LoadDocument
+    objects: list[JournalObject]
+    partition: NewPartition | None
+    result: LoadResult
 
 
 def prepare(
@@ -72,59 +83,17 @@ def prepare(
         MissingAbility, UsageError, InputError: it cannot be loaded like this.
     """
     check_table(catalog, connection)
-    table = catalog.table
-    kind = inputs[0].format
     looked = _look(catalog, inputs, options)
-    columns, amounts, stray = looked.columns, looked.amounts, looked.stray
-    size = _total_bytes(inputs)
-    records = total([amount.records for amount in amounts])
-    choices = _header_choices(inputs, looked.fields)
-    firing = table.insert_triggers and not options.disable_triggers
+    records = total([amount.records for amount in looked.amounts])
     if options.unlogged:
-        check_unlogged(catalog, options, firing=firing)
-        choices.append(unlogged_choice(table.wal_level))
-    indexes = which_indexes(catalog, options, records)
-    keys = which_keys(catalog, options, records, {index.name for index, reason in indexes if reason is None})
-    dropping = any(reason is None for _, reason in indexes) or any(reason is None for _, reason in keys)
-    if table.persistence == "u" and not options.single_transaction:
-        # A crash empties the table, and the journal would still have the pieces.
-        options = msgspec.structs.replace(options, single_transaction=True, jobs=None)
-        single, why = True, "a crash empties an unlogged table, and a journal of pieces would not show that"
-    else:
-        single, why = _strategy(catalog, options, firing=firing, dropping=dropping, size=size)
-    choices.append(
-        LoadChoice(what="transactions", choice="one" if single else "many, with a journal", reason=why)
-    )
-    whole = _seen_whole(catalog, options, inputs)
-    if whole is not None:
-        choices.append(LoadChoice(what="statements", choice="one COPY for each file", reason=whole))
-    freeze = _freezes(catalog, options, single=single, dropping=dropping)
-    # A partition that is to be made has no oid yet.
-    if freeze and table.oid and not is_empty(connection, table):
-        freeze = False
-        if options.freeze:
-            choices.append(LoadChoice(what="freezing", choice="none", reason="the table has rows"))
-    elif freeze:
-        why = f"the table is empty, and truncated in the same transaction{without_wal(table.wal_level)}"
-        choices.append(LoadChoice(what="freezing", choice="COPY FREEZE", reason=why))
-    jobs, measure, why = _jobs(connection, options, inputs, single=single, size=size, stray=stray)
-    sessions = f"1 or {jobs}, measured while the first pieces are copied" if measure else str(jobs)
-    choices.append(LoadChoice(what="sessions", choice=sessions, reason=why))
-    memory = _memory(catalog, options, connection.info.host)
-    if dropping:
-        why = "given" if options.maintenance_work_mem_bytes else "a share of the memory, for all builds"
-        choices.append(LoadChoice(what="maintenance_work_mem", choice=format_bytes(memory), reason=why))
+        check_unlogged(catalog, options, firing=fires(catalog, options))
+    fates = _Fates.of(catalog, options, records)
+    way = decide_way(catalog, inputs, options, connection, stray=looked.stray, dropping=fates.dropping)
+    options, table, kind = way.options, catalog.table, inputs[0].format
+    choices = [*_header_choices(inputs, looked.fields), *way.choices]
     if code.functions:
         choices.append(LoadChoice(what="search_path of functions", choice=code.path, reason=code.reason))
-    objects = [*journal_indexes(indexes), *journal_keys(keys)]
-    if options.disable_triggers:
-        objects += _disabled_triggers(catalog)
-    if options.unlogged:
-        objects.append(unlogged_change(table))
-    objects.sort(key=lambda entry: (entry.stage, -(entry.size_bytes or 0)))
-    # A piece of JSON is in memory twice, as it is read and as it is sent.
-    largest = _PIECE_BYTES[0 if single or kind == "jsonl" else 1]
-    piece = options.piece_bytes or max(_PIECE_BYTES[0], min(largest, (size or 0) // _PIECES))
+    objects = _objects(catalog, options, fates)
     plan = LoadPlan(
         table=table.quoted,
         kind="partitioned table" if table.kind == "p" else "table",
@@ -136,7 +105,7 @@ def prepare(
         published=table.published,
         replication_slots=table.slots,
         wal_level=table.wal_level,
-        columns=columns,
+        columns=looked.columns,
         format=kind,
         files=[
             LoadFile(
@@ -148,26 +117,18 @@ def prepare(
             )
             for f, fields in zip(inputs, looked.fields, strict=True)
         ],
-        objects=_shown(catalog, indexes, keys, options),
+        objects=_shown(catalog, fates, options),
         referenced_by=catalog.referencing,
-        strategy="one transaction" if single else "pieces",
-        one_statement=whole is not None,
-        jobs=jobs,
-        freeze=freeze,
-        maintenance_work_mem_bytes=memory,
-        piece_bytes=piece,
+        strategy="one transaction" if way.single else "pieces",
+        one_statement=way.one_statement,
+        jobs=way.jobs,
+        freeze=way.freeze,
+        maintenance_work_mem_bytes=way.memory_bytes,
+        piece_bytes=way.piece_bytes,
         choices=choices,
-        given_up=_given_up(objects, single=single),
-        estimate=_estimate(
-            catalog,
-            indexes,
-            keys,
-            records,
-            total([amount.read_bytes for amount in amounts]),
-            minimal=freeze and table.wal_level == "minimal",
-            unlogged=options.unlogged,
-        ),
-        notes=_notes(catalog, options, code, looked, firing=firing),
+        given_up=_given_up(objects, single=way.single),
+        estimate=_estimate(catalog, looked, fates, way),
+        notes=_notes(catalog, options, code, looked),
         functions=[
             LoadFunction(name=f.name, owner=f.owner, used_by=f.used_by, path=f.own_path or code.path)
             for f in code.functions
@@ -177,14 +138,48 @@ def prepare(
         table=table,
         columns=catalog.columns,
         plan=plan,
-        target=_target(catalog, columns, kind, options, freeze),
+        target=_target(catalog, looked.columns, kind, options, way.freeze),
         inputs=list(inputs),
         options=options,
         truncatable=catalog.truncatable,
         path=code.path,
-        measure=measure,
+        measure=way.measure,
     )
     return document, objects
+
+
+@dataclass(frozen=True)
+class _Fates:
+    """What becomes of indexes and foreign keys: the reason to keep each, or None to make it again."""
+
+    indexes: Sequence[tuple[IndexFacts, str | None]]
+    keys: Sequence[tuple[KeyFacts, str | None]]
+
+    @classmethod
+    def of(cls, catalog: Catalog, options: LoadOptions, records: int | None) -> _Fates:
+        """Decide by what is estimated to be faster, unless the options say it."""
+        indexes = which_indexes(catalog, options, records)
+        dropped = {index.name for index, reason in indexes if reason is None}
+        return cls(indexes, which_keys(catalog, options, records, dropped))
+
+    @property
+    def dropping(self) -> bool:
+        """Whether any of them is dropped."""
+        return any(reason is None for _, reason in (*self.indexes, *self.keys))
+
+
+def _objects(catalog: Catalog, options: LoadOptions, fates: _Fates) -> list[JournalObject]:
+    """Return what is dropped, disabled or changed, in the order in which it is made again.
+
+    Raises:
+        MissingAbility, UsageError: triggers may not be disabled.
+    """
+    objects = [*journal_indexes(fates.indexes), *journal_keys(fates.keys)]
+    if options.disable_triggers:
+        objects += _disabled_triggers(catalog)
+    if options.unlogged:
+        objects.append(unlogged_change(catalog.table))
+    return sorted(objects, key=lambda entry: (entry.stage, -(entry.size_bytes or 0)))
 
 
 @dataclass(frozen=True)
@@ -197,7 +192,7 @@ class _Looked:
     stray: str | None
 
 
-def _notes(catalog: Catalog, options: LoadOptions, code: Code, looked: _Looked, *, firing: bool) -> list[str]:
+def _notes(catalog: Catalog, options: LoadOptions, code: Code, looked: _Looked) -> list[str]:
     """Return what the user must know before the load."""
     table, notes = catalog.table, list[str]()
     if looked.stray is not None:
@@ -215,7 +210,7 @@ def _notes(catalog: Catalog, options: LoadOptions, code: Code, looked: _Looked, 
             f"role {code.schema_owner} owns schema {table.schema}, and can put another table, with code of "
             "its own, in the place of this one"
         )
-    if firing and not options.single_transaction:
+    if fires(catalog, options) and not options.single_transaction:
         notes.append("triggers fire for each row; --disable-triggers loads without them")
     sequences = [c.name for c in catalog.columns if c.move_sequence and c.name in looked.columns]
     if sequences:
@@ -313,128 +308,7 @@ def _header_choices(inputs: Sequence[Input], fields: Sequence[Fields | None]) ->
     ]
 
 
-def _total_bytes(inputs: Sequence[Input]) -> int | None:
-    size = total([entry.size_bytes for entry in inputs])
-    packed = sum(entry.size_bytes or 0 for entry in inputs if entry.compression)
-    return None if size is None else round(size + packed * (COMPRESSION - 1.0))
-
-
-def _strategy(
-    catalog: Catalog, options: LoadOptions, *, firing: bool, dropping: bool, size: int | None
-) -> tuple[bool, str]:
-    if options.single_transaction:
-        return True, "as asked"
-    if options.unlogged:
-        return False, "the journal notices a crash that empties the table"
-    if options.freeze:
-        return True, "rows can be frozen only in the transaction that truncated their table"
-    if firing:
-        return True, "what triggers do elsewhere could not be undone piece by piece"
-    for what in hindering(catalog.hindrances, triggers_off=options.disable_triggers):
-        return True, f"pieces could be seen, or not be undone alone: {what}"
-    asked = options.keep_on_failure or options.max_rejects is not None or (options.jobs or 1) > 1
-    if not asked and not dropping and size is not None and size <= _SMALL_BYTES:
-        return True, "the files are small, and nothing is dropped"
-    if not catalog.table.may_undo:
-        return True, "this role may not remove rows of the table again"
-    if not catalog.table.may_create and options.indexes != "drop":
-        return True, "this role may not create a schema for the journal"
-    return (
-        False,
-        "each piece and its entry in the journal are one transaction, so the load can be resumed or undone",
-    )
-
-
-def _seen_whole(catalog: Catalog, options: LoadOptions, inputs: Sequence[Input]) -> str | None:
-    """Return what sees how rows are divided among statements, if anything does.
-
-    Raises:
-        UsageError: a file would have to be read again, and cannot be.
-    """
-    fires = [
-        found.what
-        for found in catalog.hindrances
-        if found.whole and not (options.disable_triggers and found.trigger)
-    ]
-    once = next((entry for entry in inputs if entry.identity is None), None)
-    if fires and options.max_rejects is not None and once is not None:
-        raise UsageError(
-            f"{once.name} can be read only once, and --rejects would read it again",
-            cause=f"the rows must be one statement: {fires[0]}",
-            hint="write it to a file first, or leave out --rejects",
-        )
-    return fires[0] if fires else None
-
-
-def without_wal(wal_level: str) -> str:
-    """Return the note that no WAL is written for a table made or truncated in the transaction, if so."""
-    return ", and with wal_level=minimal no WAL is written for it" if wal_level == "minimal" else ""
-
-
-def _freezes(catalog: Catalog, options: LoadOptions, *, single: bool, dropping: bool) -> bool:
-    table = catalog.table
-    possible = (
-        single
-        and catalog.truncatable
-        and not table.is_partition
-        and options.max_rejects is None
-        and options.freeze is not False
-    )
-    if options.freeze:
-        if not possible:
-            raise UsageError(
-                f"rows of {table.quoted} cannot be frozen at once",
-                cause="COPY FREEZE needs a table truncated in the same transaction: a plain table that this "
-                "role owns and no other table refers to, loaded without --rejects",
-                hint="leave out --freeze",
-            )
-        return True
-    return possible and dropping
-
-
-def _jobs(
-    connection: Connection,
-    options: LoadOptions,
-    inputs: Sequence[Input],
-    *,
-    single: bool,
-    size: int | None,
-    stray: str | None,
-) -> tuple[int, bool, str]:
-    """Return the sessions, whether to measure first, and why."""
-    if single:
-        if options.single_transaction and options.jobs is not None and options.jobs > 1:
-            raise UsageError("one transaction has one session", hint="leave out --jobs")
-        return 1, False, "one transaction has one session"
-    if stray is not None:
-        return 1, False, "the quoting of the file is not strict"
-    if inputs[0].format == "binary":
-        return 1, False, "in COPY's binary format records cannot be found without reading all fields"
-    wanted = options.jobs or max(1, min(_MOST_JOBS, os.cpu_count() or 1))
-    many = spared_connections(connection, wanted)
-    if options.jobs is not None:
-        return many, False, "as asked" if many == wanted else fewer_note(many, wanted)
-    if size is not None and size < _MEASURED_FROM_BYTES:
-        return 1, False, "the files are too small to gain from more"
-    if many == 1:
-        return 1, False, "this machine has one processor" if wanted == 1 else fewer_note(many, wanted)
-    return many, inputs[0].identity is not None, "more are used only where they are faster"
-
-
-def _memory(catalog: Catalog, options: LoadOptions, host: str) -> int:
-    if options.maintenance_work_mem_bytes is not None:
-        return options.maintenance_work_mem_bytes
-    local = host == "" or host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
-    share = min(_MEMORY_MOST, memory_bytes() // _MEMORY_SHARE) if local else _MEMORY_REMOTE
-    return max(share, parse_bytes(catalog.table.maintenance_work_mem))
-
-
-def _shown(
-    catalog: Catalog,
-    indexes: Sequence[tuple[IndexFacts, str | None]],
-    keys: Sequence[tuple[KeyFacts, str | None]],
-    options: LoadOptions,
-) -> list[LoadObject]:
+def _shown(catalog: Catalog, fates: _Fates, options: LoadOptions) -> list[LoadObject]:
     shown = [
         LoadObject(
             kind=KINDS[index.constraint_type],
@@ -444,7 +318,7 @@ def _shown(
             reason=reason or _build_reason(catalog, index),
             size_bytes=index.bytes,
         )
-        for index, reason in indexes
+        for index, reason in fates.indexes
     ]
     shown += [
         LoadObject(
@@ -454,7 +328,7 @@ def _shown(
             action="keep" if reason else "drop, add and validate",
             reason=reason or "one join validates all rows; otherwise each key is looked up",
         )
-        for key, reason in keys
+        for key, reason in fates.keys
     ]
     for trigger in catalog.triggers:
         off = options.disable_triggers and trigger.fires
@@ -504,28 +378,22 @@ def _given_up(objects: Sequence[JournalObject], *, single: bool) -> list[str]:
     return lines
 
 
-def _estimate(
-    catalog: Catalog,
-    indexes: Sequence[tuple[IndexFacts, str | None]],
-    keys: Sequence[tuple[KeyFacts, str | None]],
-    records: int | None,
-    size: int | None,
-    *,
-    minimal: bool,
-    unlogged: bool,
-) -> LoadEstimate:
+def _estimate(catalog: Catalog, looked: _Looked, fates: _Fates, way: Way) -> LoadEstimate:
+    records = total([amount.records for amount in looked.amounts])
+    size = total([amount.read_bytes for amount in looked.amounts])
     if records is None or size is None:
         return LoadEstimate(records=None, bytes=size, seconds=None, wal_bytes=None, certainty="assumed")
     rows = records + (catalog.table.rows_estimate or 0)
     seconds = size / COPY_BYTES_PER_SECOND
-    if unlogged:
+    if way.options.unlogged:
         seconds += size / REWRITE_BYTES_PER_SECOND
     wal = size * _HEAP_PER_FILE_BYTE
-    for _, reason in indexes:
+    for _, reason in fates.indexes:
         seconds += rows * INDEX_BUILD_SECONDS if reason is None else records * INDEX_INSERT_SECONDS
         wal += rows * INDEX_BYTES_PER_ROW if reason is None else records * 4 * INDEX_BYTES_PER_ROW
-    for key, reason in keys:
+    for key, reason in fates.keys:
         seconds += rows * KEY_VALIDATE_SECONDS if reason is None else records * check_seconds(key)
+    minimal = way.freeze and catalog.table.wal_level == "minimal"
     if minimal or catalog.table.persistence == "u":
         wal = 0
     return LoadEstimate(

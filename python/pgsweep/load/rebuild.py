@@ -15,7 +15,7 @@ from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_copy import open_session
 from pgsweep.pg.load_journal import UNLOGGED, JournalObject
 from pgsweep.pg.load_progress import build_progress
-from pgsweep.pg.load_work import CannotMake, failure_of, make_object
+from pgsweep.pg.load_work import Build, CannotMake, failure_of, make_object
 from pgsweep.records.load import LoadStep
 
 _SHOWN_EVERY_SECONDS: Final = 1.0
@@ -59,8 +59,6 @@ class Rebuild:
             PgsweepError: a lock cannot be obtained, or the server is gone.
         """
         for stage in sorted({entry.stage for _, entry in missing}):
-            if self._running.stop.is_set():
-                return False
             if any(problem.entry_kind == UNLOGGED for problem in self.problems):
                 # An index of an unlogged table would be lost with it.
                 return True
@@ -71,14 +69,19 @@ class Rebuild:
                 if entry.stage == stage and entry.name not in without
             ]
             if wanted:
+                if self._running.stop.is_set():
+                    return False
                 self._running.listener.stage(_TITLES[stage])
-                self._stage(wanted, at_once=stage == 0)
-        return not self._running.stop.is_set()
+                if not self._stage(wanted, at_once=stage == 0):
+                    return False
+        return True
 
-    def _stage(self, wanted: Missing, *, at_once: bool) -> None:
+    def _stage(self, wanted: Missing, *, at_once: bool) -> bool:
+        """Return whether all was tried; a stop that came with the last one has left nothing to do."""
         most = max(2, min(_MOST_BUILDS, os.cpu_count() or 2))
         sessions = min(len(wanted), most) if at_once else 1
         memory = self._document.plan.maintenance_work_mem_bytes // sessions
+        build = Build(self._document.path, memory, None if sessions == 1 else 0)
         waiting = list(wanted)
 
         def work() -> None:
@@ -88,11 +91,12 @@ class Rebuild:
                         if not waiting:
                             return
                         number, entry = waiting.pop(0)
-                    self._make(connection, number, entry, memory, None if sessions == 1 else 0)
+                    self._make(connection, number, entry, build)
 
         threads = Threads(work, sessions)
         threads.start()
         threads.join(lambda: self._show(wanted))
+        return not waiting
 
     def _show(self, wanted: Missing) -> None:
         if time.monotonic() - self._shown < _SHOWN_EVERY_SECONDS:
@@ -102,9 +106,7 @@ class Rebuild:
         for phase, share in build_progress(self._running.control, self._document.table.oid):
             self._running.listener.building(names, phase, share)
 
-    def _make(
-        self, connection: Connection, number: int, entry: JournalObject, memory: int, workers: int | None
-    ) -> None:
+    def _make(self, connection: Connection, number: int, entry: JournalObject, build: Build) -> None:
         begin = time.monotonic()
         try:
             make_object(
@@ -113,9 +115,7 @@ class Rebuild:
                 number,
                 entry,
                 load_id=self._running.load_id,
-                path=self._document.path,
-                memory_bytes=memory,
-                workers=workers,
+                build=build,
                 rolling_back=self._rolling_back,
                 note=self._running.listener.note,
             )
@@ -136,19 +136,11 @@ def make_all_here(
         CannotMake: one cannot be made; the transaction is as it was before it.
         PgsweepError: another failure.
     """
-    steps = []
+    steps, build = [], Build(document.path, document.plan.maintenance_work_mem_bytes)
     for number, entry in enumerate(objects):
         begin = time.monotonic()
         try:
-            make_object(
-                connection,
-                document.table,
-                number,
-                entry,
-                load_id=None,
-                path=document.path,
-                memory_bytes=document.plan.maintenance_work_mem_bytes,
-            )
+            make_object(connection, document.table, number, entry, load_id=None, build=build)
         except DriverError as error:
             raise failure_of(error) from error
         steps.append(step_since(entry.title, begin))

@@ -139,7 +139,7 @@ def rejects_of(
             lines += line_ends(chunk, records, passed, number)
             passed = number
             line = lines if chunk.lines is None else chunk.lines[number]
-            found.append(Reject(file=chunk.file, line=line, reason=reason, record=source))
+            found.append(Reject(file=chunk.file, line=line, reason=_in_words(reason), record=source))
     return sorted(found, key=lambda reject: reject.line)
 
 
@@ -165,11 +165,9 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
         hint = _hint_of_encoding(records[number]) + hint
     if document.target.format == "binary":
         hint = "correct the program that writes the file"
-    if document.options.partition_of is not None and BOUND_CHECK in bad.reason:
-        # The constraint is ours, and is gone; the detail that follows its name shows the row.
-        _, bracket, row = bad.reason.partition(BOUND_CHECK)[2].partition(" (")
+    if (words := _in_words(bad.reason)) != bad.reason:
         return Refused(
-            f"{entry.name}{place}: the row is outside the bound of the new partition{bracket}{row}",
+            f"{entry.name}{place}: {words}",
             cause="it belongs to another partition; nothing of the load is in the database",
             hint=hint,
         )
@@ -178,6 +176,14 @@ def refused(document: LoadDocument, chunk: Chunk, bad: BadRow) -> Refused:
         f"{entry.name}{place}: {bad.reason}",
         cause=f"the server refuses the record; nothing of {whole} is in the table",
         hint=hint,
+    )
+
+
+def _in_words(reason: str) -> str:
+    """Return the server's words, without the constraint of a new partition's bound, which is ours."""
+    begin, bracket, row = reason.partition(" (")
+    return (
+        f"the row is outside the bound of the new partition{bracket}{row}" if BOUND_CHECK in begin else reason
     )
 
 

@@ -18,7 +18,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -30,16 +30,16 @@ from pgsweep.load.leftover import local_journals, remove_leftovers
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.partition import NewPartition, partition_options, partition_plan, plan_partition
 from pgsweep.load.pieces import PieceRun
-from pgsweep.load.plan import prepare
+from pgsweep.load.plan import Agreed, prepare
 from pgsweep.load.single import load_in_one
 from pgsweep.load.source import Input, check_outputs, check_unchanged, find_inputs
+from pgsweep.load.table import check_primary
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, changed_since_plan, read_catalog
-from pgsweep.pg.load_code import Code, read_code
+from pgsweep.pg.load_code import read_code
 from pgsweep.pg.load_copy import open_session
 from pgsweep.pg.load_journal import (
-    JournalObject,
     LoadId,
     Unfinished,
     at_work,
@@ -57,26 +57,6 @@ from pgsweep.pg.load_work import current_xid, failure_of, own_rows_are_distinct
 from pgsweep.pg.userpath import parts_of_name, resolve_relation
 from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadOutcome, LoadPlan, LoadResult
-
-
-@dataclass(frozen=True)
-class Agreed:
-    """A load as it was planned and shown: what is carried out is this, or nothing.
-
-    Attributes:
-        table: as the user has named it.
-        catalog: of the table; of a new partition, as it will be.
-        objects: what is dropped or disabled, in the order in which it is made again.
-        result: what is shown.
-    """
-
-    table: str
-    catalog: Catalog
-    code: Code
-    document: LoadDocument
-    objects: list[JournalObject]
-    partition: NewPartition | None
-    result: LoadResult
 
 
 def agree(
@@ -105,6 +85,7 @@ def agree(
             catalog = read_catalog(connection, oid)
             if catalog is None:
                 raise dropped(None)
+            check_primary(catalog.table)
             code = read_code(connection, catalog.table, options.search_path)
         document, objects = prepare(catalog, inputs, options, connection, code)
         if partition is not None:
@@ -167,14 +148,7 @@ def carry_out(
         _check_code(control, agreed)
         if document.plan.strategy == "one transaction":
             outcome = load_in_one(
-                conninfo,
-                control,
-                catalog,
-                document,
-                objects,
-                listener=listener,
-                stop=stop,
-                partition=agreed.partition,
+                conninfo, control, replace(agreed, document=document), listener=listener, stop=stop
             )
             return _result(control, document.plan, outcome)
         oid = catalog.table.oid

@@ -19,18 +19,17 @@ from pgsweep.load.copying import (
     step_since,
     unmoved_sequences,
 )
-from pgsweep.load.document import LoadDocument
 from pgsweep.load.objects import journal_indexes, which_indexes
-from pgsweep.load.partition import NewPartition
+from pgsweep.load.plan import Agreed
 from pgsweep.load.rebuild import make_all_here
 from pgsweep.load.refusing import Refused
 from pgsweep.load.rejects import leave_rejects, write_rejects
 from pgsweep.load.whole import OneTransaction, Stopped
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_catalog import Catalog, check_as_planned, differences, read_facts
+from pgsweep.pg.load_catalog import check_as_planned, differences, read_facts
 from pgsweep.pg.load_copy import open_session
-from pgsweep.pg.load_journal import JournalObject, claim
+from pgsweep.pg.load_journal import claim
 from pgsweep.pg.load_lock import lock_now
 from pgsweep.pg.load_progress import wal_position
 from pgsweep.pg.load_work import (
@@ -51,121 +50,147 @@ _PATIENCE_SECONDS: Final = 30.0
 
 
 def load_in_one(
-    conninfo: str,
-    control: Connection,
-    catalog: Catalog,
-    document: LoadDocument,
-    objects: list[JournalObject],
-    *,
-    listener: LoadListener,
-    stop: threading.Event,
-    partition: NewPartition | None = None,
+    conninfo: str, control: Connection, agreed: Agreed, *, listener: LoadListener, stop: threading.Event
 ) -> LoadOutcome:
-    """Load in one transaction.
-
-    Args:
-        partition: the table is made first, and attached at the end.
+    """Load in one transaction as was agreed; a partition is made first, and attached at the end.
 
     Raises:
         PgsweepError: nothing was changed, unless the message says that it is not known.
     """
     begin = time.monotonic()
-    table = document.table
-    if partition is None:
-        claim(control, table.oid)
-    work = OneTransaction(control, document, listener, stop)
+    if agreed.partition is None:
+        claim(control, agreed.catalog.table.oid)
+    load = _Load(control, agreed, listener, stop)
     wal = wal_position(control)
-    xid: int | None = None
-    steps: list[LoadStep] = []
-    notes: list[str] = []
     ended = "loaded"
     try:
         with control.transaction():
-            if partition is not None:
-                catalog = partition.make(control)
-                table = catalog.table
-                work.document = msgspec.structs.replace(document, table=table, columns=catalog.columns)
-                objects = journal_indexes(which_indexes(catalog, document.options, None))
-            # Within the transaction: COPY FREEZE wants the table truncated by the same (sub)transaction.
-            freeze = document.target.freeze
-            if partition is None and (objects or freeze or table.may_lock):
-                mode = "ACCESS EXCLUSIVE" if objects or freeze else "ROW EXCLUSIVE"
-                lock_now(control, table, mode, note=listener.note)
-                check_as_planned(control, catalog)
-            xid = current_xid(control)
-            if freeze and is_empty(control, table):
-                truncate(control, table)
-            elif freeze:
-                target = msgspec.structs.replace(document.target, freeze=False)
-                work.document = msgspec.structs.replace(work.document, target=target)
-                listener.note("the table is not empty, so its new rows are not frozen at once")
-            drop_objects(control, objects)
-            listener.stage("copying")
-            started = time.monotonic()
-            try:
-                work.run()
-            except Refused as error:
-                leave_rejects(document, work.refused_so_far(), error)
-                raise
-            if partition is None and not table.may_lock:
-                check_as_planned(control, catalog)
-            steps.append(step_since("copying", started))
-            if objects:
-                listener.stage("making indexes")
-            steps += make_all_here(control, work.document, objects)
-            if partition is not None:
-                listener.stage("attaching")
-                steps += partition.attach(control, catalog, listener.note)
-            if table.owned and not document.options.vacuum:
-                started = time.monotonic()
-                notes += analyze(control, table, document.path, vacuum=False)
-                steps.append(step_since("analyzing", started))
+            load.run()
     except Stopped:
         ended = "interrupted"
-        work.state = CopyState()
+        load.work.state = CopyState()
     except DriverError as error:
         if not control.closed:
             raise failure_of(error) from error
-        if xid is None or not _was_committed(conninfo, xid):
+        if load.xid is None or not _was_committed(conninfo, load.xid):
             lost = failure_of(error)
             lost.cause = f"{lost.cause or 'the session ended'}; nothing of the load is in the table"
             raise lost from error
-        control = open_session(conninfo)
-    if ended == "loaded" and table.owned and document.options.vacuum:
-        started = time.monotonic()
-        notes += analyze(control, table, document.path, vacuum=True)
-        steps.append(step_since("vacuuming", started))
+        load.control = control = open_session(conninfo)
     if ended == "loaded":
-        write_rejects(document, work.rejects)
-        if work.rejects and table.owned and not document.options.vacuum:
-            notes += dead_rows(control, table)
-        if work.left_out:
-            notes.append(f"{format_many(work.left_out, 'record')} not in the table: a trigger left them out")
-    if partition is not None:
-        changes = partition.changes(control)
-    else:
-        changes = differences(catalog.facts, read_facts(control, table.oid))
-    # A new partition takes the values of the sequences of its parent, once it is attached.
-    columns = document.columns if partition is None else partition.parent.columns
+        load.finish()
+    changes = load.changes()
     after = wal_position(control)
+    document, state = agreed.document, load.work.state
+    # A new partition takes the values of the sequences of its parent, once it is attached.
+    columns = document.columns if agreed.partition is None else agreed.partition.parent.columns
     return LoadOutcome(
         ended=ended,
         load_id="",
-        rows=work.state.rows,
-        copied_rows=work.state.rows,
-        rejected=len(work.rejects),
-        copied_bytes=work.state.done_bytes,
+        rows=state.rows,
+        copied_rows=state.rows,
+        rejected=len(load.work.rejects),
+        copied_bytes=state.done_bytes,
         seconds=round(time.monotonic() - begin, 3),
         wal_bytes=None if wal is None or after is None else after - wal,
         jobs=1,
         resumed=False,
         unchanged=not changes,
-        steps=steps,
+        steps=load.steps,
         problems=changes,
         rejects_file=document.rejects_file,
-        notes=notes + unmoved_sequences(columns, document.plan.columns, work.state.rows),
+        notes=load.notes + unmoved_sequences(columns, document.plan.columns, state.rows),
         headers=document.headers,
     )
+
+
+class _Load:
+    """A load in one transaction, while it is under way."""
+
+    def __init__(
+        self, control: Connection, agreed: Agreed, listener: LoadListener, stop: threading.Event
+    ) -> None:
+        self.control = control
+        self.work = OneTransaction(control, agreed.document, listener, stop)
+        self.xid: int | None = None
+        self.steps: list[LoadStep] = []
+        self.notes: list[str] = []
+        self._document = agreed.document
+        self._partition = agreed.partition
+        self._catalog, self._objects = agreed.catalog, agreed.objects
+        self._listener = listener
+
+    def run(self) -> None:
+        """Do all that belongs into the transaction."""
+        self._prepare()
+        document, partition, listener = self._document, self._partition, self._listener
+        drop_objects(self.control, self._objects)
+        listener.stage("copying")
+        started = time.monotonic()
+        try:
+            self.work.run()
+        except Refused as error:
+            leave_rejects(document, self.work.refused_so_far(), error)
+            raise
+        table = self._catalog.table
+        if partition is None and not table.may_lock:
+            check_as_planned(self.control, self._catalog)
+        self.steps.append(step_since("copying", started))
+        if self._objects:
+            listener.stage("making indexes")
+        self.steps += make_all_here(self.control, self.work.document, self._objects)
+        if partition is not None:
+            listener.stage("attaching")
+            self.steps += partition.attach(self.control, self._catalog, listener.note)
+        if table.owned and not document.options.vacuum:
+            self._analyze("analyzing", vacuum=False)
+
+    def _prepare(self) -> None:
+        """Make the partition, or lock the table and compare it with the plan; truncate it to freeze rows."""
+        control, document, work = self.control, self._document, self.work
+        if self._partition is not None:
+            self._catalog = self._partition.make(control)
+            work.document = msgspec.structs.replace(
+                document, table=self._catalog.table, columns=self._catalog.columns
+            )
+            self._objects = journal_indexes(which_indexes(self._catalog, document.options, None))
+        table = self._catalog.table
+        # Within the transaction: COPY FREEZE wants the table truncated by the same (sub)transaction.
+        freeze = document.target.freeze
+        if self._partition is None and (self._objects or freeze or table.may_lock):
+            mode = "ACCESS EXCLUSIVE" if self._objects or freeze else "ROW EXCLUSIVE"
+            lock_now(control, table, mode, note=self._listener.note)
+            check_as_planned(control, self._catalog)
+        self.xid = current_xid(control)
+        if freeze and is_empty(control, table):
+            truncate(control, table)
+        elif freeze:
+            target = msgspec.structs.replace(document.target, freeze=False)
+            work.document = msgspec.structs.replace(work.document, target=target)
+            self._listener.note("the table is not empty, so its new rows are not frozen at once")
+
+    def finish(self) -> None:
+        """Do what comes after the transaction, where it was committed."""
+        table, vacuum, work = self._catalog.table, self._document.options.vacuum, self.work
+        if table.owned and vacuum:
+            self._analyze("vacuuming", vacuum=True)
+        write_rejects(self._document, work.rejects)
+        if work.rejects and table.owned and not vacuum:
+            self.notes += dead_rows(self.control, table)
+        if work.left_out:
+            left_out = format_many(work.left_out, "record")
+            self.notes.append(f"{left_out} not in the table: a trigger left them out")
+
+    def _analyze(self, what: str, *, vacuum: bool) -> None:
+        started = time.monotonic()
+        self.notes += analyze(self.control, self._catalog.table, self._document.path, vacuum=vacuum)
+        self.steps.append(step_since(what, started))
+
+    def changes(self) -> list[str]:
+        """Return what differs in the catalog from what it was, or was to be."""
+        if self._partition is not None:
+            return self._partition.changes(self.control)
+        return differences(self._catalog.facts, read_facts(self.control, self._catalog.table.oid))
 
 
 def _was_committed(conninfo: str, xid: int) -> bool:

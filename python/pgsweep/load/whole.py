@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
@@ -35,13 +35,22 @@ from pgsweep.load.refusing import (
 from pgsweep.load.source import Input, InputError
 from pgsweep.load.split import Chunk, records_of
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_checks import find_missing_references
-from pgsweep.pg.load_copy import BadRow, copy_with_path, settle
+from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_checks import find_duplicates, find_missing_references
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, settle
 from pgsweep.pg.load_journal import Reject
 from pgsweep.pg.load_search import Records, Refusals, Search, Stage, equal_keys, stage_of
 
 _KEPT_BYTES: Final = 16 << 20
 """How much of what was sent is kept: the server complains of a record that was sent shortly before."""
+
+_ALONE: Final[tuple[Stage, ...]] = ("reading", "checks")
+"""What is found by one reading of the records, whatever others there are."""
+
+_Find = Callable[
+    [Connection, TableFacts, CopyTarget, Iterable[Iterable[bytes | memoryview]], int], list[tuple[int, str]]
+]
+"""Finds numbers and reasons of refused records, of at least so many more than may be refused."""
 
 
 class Stopped(Exception):
@@ -236,13 +245,22 @@ class OneTransaction:
             Refused: there may be none, or not so many.
         """
         stage = stage_of(bad)
-        if self._most is not None and stage != "writing" and stage not in self._searched:
+        if self._most is not None and stage in _ALONE and stage not in self._searched:
             # One reading finds all that are refused by themselves, and not one each time.
             self._searched.add(stage)
             self._search(stage)
             return
-        if self._most is not None and bad.lacks_reference and self._search_references():
+        if self._most is not None and bad.lacks_reference and self._search_all(find_missing_references):
             return
+        if self._most is not None and stage == "keys" and stage not in self._searched:
+            # A record is no duplicate of one that something else refuses.
+            for each in _ALONE:
+                if each not in self._searched:
+                    self._searched.add(each)
+                    self._search(each)
+            self._searched.add(stage)
+            if self._search_all(find_duplicates):
+                return
         found = False
         for chunk, numbers in self._meant(bad):
             for number in numbers:
@@ -284,8 +302,8 @@ class OneTransaction:
             if search.refused:
                 self._refusals[place] = search.refused
 
-    def _search_references(self) -> bool:
-        """Note all records that refer to no row; return whether there are any."""
+    def _search_all(self, find: _Find) -> bool:
+        """Note all records that are found by looking at all of them at once; return whether there are any."""
         chunks: list[tuple[int, tuple[int, int], int]] = []
         passed = 0
 
@@ -300,7 +318,10 @@ class OneTransaction:
 
         document, most = self.document, self._most or 0
         files = (parts(entry) for entry in document.inputs)
-        found = find_missing_references(self._connection, document.table, document.target, files, most)
+        try:
+            found = find(self._connection, document.table, document.target, files, most)
+        except BadRow:
+            return False
         for (first, place, size), numbers in groupby(
             found, lambda one: chunks[bisect(chunks, one[0], key=itemgetter(0)) - 1]
         ):

@@ -7,7 +7,6 @@ assumed; measured is only what the server itself says of its shared memory.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -51,9 +50,6 @@ def budget_by_settings(
         connection: a session on it.
         ram_bytes: the memory of its host, or what of it the server may use.
         max_connections, plan_nodes, work_mem_bytes: as in `budget`.
-
-    Raises:
-        ConnectionFailed: the server has gone.
     """
     with explained():
         server, settings = read_server(connection), read_memory_settings(connection)
@@ -65,7 +61,8 @@ def budget_by_settings(
     shared = settings.shared_memory or round(settings.shared_buffers * BUFFER_OVERHEAD)
     kinds = [CLIENT] * max(1, clients) + ["background"] * _BACKGROUND
     processes = [_process(number, kind) for number, kind in enumerate(kinds)]
-    private, tables = (sum(values) for values in zip(*map(_sizes, processes), strict=True))
+    private = sum(one.private_bytes or 0 for one in processes)
+    tables = sum(one.page_tables_bytes for one in processes)
     real = shared + private + tables
     seen = MemoryResult(
         server_version=server.version,
@@ -123,10 +120,6 @@ def _assumed() -> Missing:
         "connections that fit",
         enable="run pgsweep memory budget on the server's host, where that is possible",
     )
-
-
-def _sizes(process: MemoryProcess) -> Iterable[int]:
-    return process.private_bytes or 0, process.page_tables_bytes
 
 
 def _process(number: int, kind: str) -> MemoryProcess:

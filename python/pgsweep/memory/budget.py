@@ -65,7 +65,6 @@ def measure_own_tables(processes: Sequence[MemoryProcess], proc: Path = PROC) ->
 
     Args:
         processes: of one kind.
-        proc: the proc file system to read (a captured tree in tests).
     """
     found = [
         own_tables(process.pid, process.page_tables_bytes, process.shared_touched_bytes or 0, proc)
@@ -97,7 +96,6 @@ def budget(
         ram_bytes: for this much memory; what the server may use by default.
 
     Raises:
-        ConnectionFailed: the server has gone.
         MissingAbility: private memory may not be read, or how much memory there is is not known.
     """
     with explained():
@@ -110,21 +108,7 @@ def budget(
     if shared_buffers_bytes is not None:
         grown = round((shared_buffers_bytes - settings.shared_buffers) * BUFFER_OVERHEAD)
         settings = dataclasses.replace(settings, shared_buffers=shared_buffers_bytes)
-    seen = _seen(local)
-    if seen.totals.private_bytes is None or seen.totals.real_bytes is None:
-        raise MissingAbility(
-            "the private memory of the server's processes may not be read, so there is no budget",
-            cause=seen.missing[0].why if seen.missing else None,
-            hint=who_may("pgsweep memory budget ...", user=user_of(local.postmaster_pid)),
-        )
-    if ram_bytes is not None:
-        seen = _with_memory(seen, ram_bytes)
-    elif seen.place is not None and seen.place.memory.limited == "unknown":
-        raise MissingAbility(
-            "how much memory the server may use is not known, so there is no budget",
-            cause=seen.place.memory.why,
-            hint="run it on the host, outside of containers, or name the memory: --ram 4GB",
-        )
+    seen = _measured(local, ram_bytes)
     connections = max_connections or settings.max_connections
     slope, asked = shared_per_connection_bytes, None
     if slope is None:
@@ -178,6 +162,30 @@ def _with_memory(seen: MemoryResult, ram_bytes: int) -> MemoryResult:
     )
     missing = [one for one in seen.missing if one.what != MEMORY_LIMIT]
     return msgspec.structs.replace(seen, host=host, missing=missing)
+
+
+def _measured(local: LocalServer, ram_bytes: int | None) -> MemoryResult:
+    """Return the processes, with another amount of memory where one is named.
+
+    Raises:
+        MissingAbility: private memory may not be read, or how much memory there is is not known.
+    """
+    seen = _seen(local)
+    if seen.totals.private_bytes is None or seen.totals.real_bytes is None:
+        raise MissingAbility(
+            "the private memory of the server's processes may not be read, so there is no budget",
+            cause=seen.missing[0].why if seen.missing else None,
+            hint=who_may("pgsweep memory budget ...", user=user_of(local.postmaster_pid)),
+        )
+    if ram_bytes is not None:
+        return _with_memory(seen, ram_bytes)
+    if seen.place is not None and seen.place.memory.limited == "unknown":
+        raise MissingAbility(
+            "how much memory the server may use is not known, so there is no budget",
+            cause=seen.place.memory.why,
+            hint="run it on the host, outside of containers, or name the memory: --ram 4GB",
+        )
+    return seen
 
 
 def _seen(local: LocalServer) -> MemoryResult:

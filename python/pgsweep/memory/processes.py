@@ -109,9 +109,6 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
         local: the server.
         top: how many processes are kept, the highest cost first; None for all.
         queries: with the text of each session's statement, which may hold passwords and other secrets.
-
-    Raises:
-        ConnectionFailed: the server has gone.
     """
     started, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     with explained():

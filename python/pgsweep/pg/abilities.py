@@ -12,6 +12,7 @@ import msgspec
 import psycopg
 
 from pgsweep.pg.queries import load
+from pgsweep.pg.rows import one_row
 from pgsweep.plain import decode_name, decode_nullable, printable_identifier
 
 
@@ -19,7 +20,6 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     """The role of a session, and what its database and cluster hold.
 
     Attributes:
-        quoted_role: the role as an SQL identifier.
         administrator: a role that may create extensions and grant: this one, a hosted server's administrator,
             or a superuser; None where none may log in.
         hosted: the administrator is not a superuser: the provider keeps that role and the settings to itself.
@@ -34,7 +34,6 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     role: str
-    quoted_role: str
     administrator: str | None
     hosted: bool
     superuser: bool
@@ -64,11 +63,9 @@ class Extension(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_session(connection: psycopg.Connection[Any]) -> Session:
     """Return what the session's role may do."""
-    row = connection.execute(load("session", connection.info.server_version)).fetchone()
-    assert row is not None
+    row = one_row(connection, "session")
     (
         role,
-        quoted_role,
         administrator,
         hosted,
         superuser,
@@ -82,7 +79,6 @@ def read_session(connection: psycopg.Connection[Any]) -> Session:
     ) = row
     return Session(
         role=decode_name(role),
-        quoted_role=decode_name(quoted_role),
         administrator=decode_nullable(administrator),
         hosted=bool(hosted),
         superuser=bool(superuser),
@@ -104,11 +100,16 @@ def read_extension(connection: psycopg.Connection[Any], name: str, function: str
         name: the extension.
         function: one of its functions, which the role must be allowed to execute.
     """
-    query = load("extension", connection.info.server_version)
-    row = connection.execute(query, [function, name]).fetchone()
-    assert row is not None
+    row = one_row(connection, "extension", [function, name])
     schema = None if row[2] is None else printable_identifier(row[2])
     return Extension(available=row[0], created=row[1], schema=schema, usable=row[3])
+
+
+def read_readable_tables(connection: psycopg.Connection[Any]) -> tuple[int, int]:
+    """Return how many tables of users the session's database has, and how many of them its role may read."""
+    row = connection.execute(load("readable_tables", connection.info.server_version)).fetchone()
+    assert row is not None
+    return row[0], row[1]
 
 
 def read_primary(connection: psycopg.Connection[Any]) -> tuple[str, int] | None:

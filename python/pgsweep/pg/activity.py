@@ -8,7 +8,8 @@ import msgspec
 import psycopg
 
 from pgsweep.pg.conninfo import APPLICATION, LAB
-from pgsweep.pg.queries import is_ours, load
+from pgsweep.pg.queries import is_ours
+from pgsweep.pg.rows import all_rows
 from pgsweep.plain import decode_name, decode_nullable
 
 
@@ -46,7 +47,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_activity(connection: psycopg.Connection[Any]) -> dict[int, Activity]:
     """Return the server's processes by their ids, as it knows them."""
-    rows = connection.execute(load("activity", connection.info.server_version)).fetchall()
+    rows = all_rows(connection, "activity")
     return {
         row[0]: Activity(
             pid=row[0],

@@ -49,7 +49,8 @@ class Administrator:
         # Over a socket peer authentication is usual: it lets in the system user of the role's name only. Root
         # is refused too; a session of root's own is one of the server's user (pg/osuser.py).
         as_root = os.geteuid() == 0
-        peer = not elsewhere and self.session.by_socket and (name != self.session.role or as_root)
+        by_socket = host.startswith("/") if elsewhere else self.session.by_socket
+        peer = by_socket and (name != self.session.role or as_root)
         sudo = ""
         if peer and name is not None and has_account(name):
             sudo = f"runuser -u {shell_word(name)} -- " if as_root else f"sudo -u {shell_word(name)} "

@@ -24,6 +24,7 @@ from pgsweep.pg.manager import Source, find_manager, read_sources
 from pgsweep.pg.next_start import TO_READ_FILES, refuse_where_files_are_wrong, right_to
 from pgsweep.pg.provider import Wanted, read_provider
 from pgsweep.pg.queries import load
+from pgsweep.pg.rows import all_rows, one_row
 from pgsweep.units import in_unit
 
 _DISABLED: Final = "ALTER SYSTEM is disabled on this server (allow_alter_system is off)"
@@ -71,8 +72,7 @@ def check_allowed(
     Raises:
         MissingAbility: it is a standby, the role may not set these, or the server forbids it.
     """
-    row = connection.execute(load("alter_system_allowed", connection.info.server_version)).fetchone()
-    assert row is not None
+    row = one_row(connection, "alter_system_allowed")
     in_recovery, superuser, allowed = row
     if in_recovery:
         raise MissingAbility(
@@ -203,8 +203,7 @@ def _refuse_read_only(sources: Mapping[str, Source], pid: int | None) -> None:
 
 def _for_provider(connection: psycopg.Connection[Any], wanted: Mapping[str, str]) -> dict[str, Wanted]:
     """Return the values as providers take them: with a unit, or as a number in the setting's own."""
-    text = load("setting_units", connection.info.server_version)
-    rows = connection.execute(text, [list(wanted)]).fetchall()
+    rows = all_rows(connection, "setting_units", [list(wanted)])
     known = {name: (unit, restart) for name, unit, restart in rows}
     found = {}
     for name, value in wanted.items():
@@ -215,8 +214,7 @@ def _for_provider(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
 
 def read_states(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[SettingState]:
     """Return the settings of these names; one that this version does not have is missing."""
-    text = load("alter_system", connection.info.server_version)
-    rows = connection.execute(text, [list(names)]).fetchall()
+    rows = all_rows(connection, "alter_system", [list(names)])
     return [SettingState(name=name, value=value, kept=kept) for name, value, kept in rows]
 
 

@@ -19,6 +19,7 @@ from pgsweep.errors import MissingAbility
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
+from pgsweep.pg.rows import all_rows, one_row
 from pgsweep.pg.trust import missing_extension, require_trusted
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.plain import decode_name, printable_identifier, shown
@@ -172,9 +173,15 @@ def _check_settings(connection: psycopg.Connection[Any], settings: dict[str, str
 
 def read_postmaster(connection: psycopg.Connection[Any]) -> ServerProcess:
     """Return what identifies the session's postmaster among the processes of its host."""
-    row = connection.execute(load("postmaster", connection.info.server_version)).fetchone()
-    assert row is not None
+    row = one_row(connection, "postmaster")
     return ServerProcess(*row)
+
+
+def read_postmaster_age(connection: psycopg.Connection[Any]) -> float:
+    """Return for how many seconds the postmaster has been running."""
+    row = connection.execute(load("postmaster_age", connection.info.server_version)).fetchone()
+    assert row is not None
+    return float(row[0])
 
 
 def read_pool_start_us(connection: psycopg.Connection[Any]) -> int:
@@ -182,15 +189,13 @@ def read_pool_start_us(connection: psycopg.Connection[Any]) -> int:
 
     Where the role may not read when server processes started, it is when the postmaster did.
     """
-    row = connection.execute(load("pool_started", connection.info.server_version)).fetchone()
-    assert row is not None
+    row = one_row(connection, "pool_started")
     return int(row[0])
 
 
 def read_recovery(connection: psycopg.Connection[Any]) -> tuple[bool, int | None]:
     """Return whether the server is in recovery, and the process that replays WAL, if it is known."""
-    row = connection.execute(load("recovery", connection.info.server_version)).fetchone()
-    assert row is not None
+    row = one_row(connection, "recovery")
     return row[0], row[1]
 
 
@@ -202,7 +207,7 @@ def read_counted_since(connection: psycopg.Connection[Any]) -> datetime.datetime
 
 def read_scanned_indexes(connection: psycopg.Connection[Any]) -> dict[int, ScannedIndex]:
     """Return the indexes that a query has used since statistics began, by oid."""
-    rows = connection.execute(load("scanned_indexes", connection.info.server_version)).fetchall()
+    rows = all_rows(connection, "scanned_indexes")
     return {oid: ScannedIndex(scans, is_btree) for oid, scans, is_btree in rows}
 
 
@@ -223,13 +228,13 @@ def _time(epoch_microseconds: int) -> datetime.datetime:
 
 def read_databases(connection: psycopg.Connection[Any]) -> dict[int, str]:
     """Return the names of all databases by oid; 0, for what belongs to all of them, has an empty name."""
-    rows = connection.execute(load("databases", connection.info.server_version)).fetchall()
+    rows = all_rows(connection, "databases")
     return {oid: decode_name(name) for oid, name in rows}
 
 
 def read_connectable(connection: psycopg.Connection[Any]) -> list[Database]:
     """Return all databases of the cluster, templates too."""
-    rows = connection.execute(load("connectable", connection.info.server_version)).fetchall()
+    rows = all_rows(connection, "connectable")
     return [
         Database(
             oid=oid,
@@ -244,13 +249,13 @@ def read_connectable(connection: psycopg.Connection[Any]) -> list[Database]:
 
 def read_partition_roots(connection: psycopg.Connection[Any]) -> dict[int, tuple[str, str]]:
     """Return schema and name of the topmost partitioned table, by the oid of each partition."""
-    rows = connection.execute(load("partition_roots", connection.info.server_version)).fetchall()
+    rows = all_rows(connection, "partition_roots")
     return {oid: (decode_name(schema), decode_name(name)) for oid, schema, name in rows}
 
 
 def read_tablespaces(connection: psycopg.Connection[Any]) -> set[int]:
     """Return the oids of all tablespaces."""
-    rows = connection.execute(load("tablespaces", connection.info.server_version)).fetchall()
+    rows = all_rows(connection, "tablespaces")
     return {oid for (oid,) in rows}
 
 
@@ -279,13 +284,13 @@ def find_relation(connection: psycopg.Connection[Any], name: str) -> RelationPla
 
 def read_temporary(connection: psycopg.Connection[Any]) -> list[int]:
     """Return the oids of the temporary relations of the session's database, those of all sessions."""
-    rows = connection.execute(load("temporary", connection.info.server_version)).fetchall()
+    rows = all_rows(connection, "temporary")
     return [oid for (oid,) in rows]
 
 
 def read_unlogged(connection: psycopg.Connection[Any]) -> set[int]:
     """Return the oids of the unlogged relations of the session's database."""
-    rows = connection.execute(load("unlogged", connection.info.server_version)).fetchall()
+    rows = all_rows(connection, "unlogged")
     return {oid for (oid,) in rows}
 
 
@@ -394,8 +399,7 @@ class Buffercache(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_buffercache(connection: psycopg.Connection[Any]) -> Buffercache:
     """Return how far pg_buffercache is there."""
-    row = connection.execute(load("buffercache", connection.info.server_version)).fetchone()
-    assert row is not None
+    row = one_row(connection, "buffercache")
     schema = None if row[1] is None else printable_identifier(row[1])
     return Buffercache(installed=row[0], schema=schema, role=row[2], readable=row[3], monitor=row[4])
 

@@ -30,7 +30,8 @@ from pgsweep.plain import decode_name, shell_word, sql_identifier
 from pgsweep.versions import OLDEST_MAJOR
 
 Connection: TypeAlias = psycopg.Connection[Any]
-"""A session with a server, as `connect` returns it."""
+"""A session with a server, as `connect` returns it. What uses it raises ConnectionFailed where the server has
+gone."""
 
 
 class Session(CheckedConnection):
@@ -292,19 +293,23 @@ def _opened_at(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Se
         with decoded():
             return Session.connect(whole, autocommit=True, cursor_factory=CheckedCursor)
 
+    connection: Session | None = None
     try:
         connection = attempt()
     except psycopg.Error as error:
-        # Root is refused by peer authentication, the server's own user is not.
-        as_owner = connected_as_owner(attempt, error)
-        if as_owner is None:
-            if NO_SESSION in str(error):
-                unanswered.note(asked)
-            if re.search(_REFUSES_OPTIONS, str(error)):
-                raise _pooler() from None
-            _check_age(make_conninfo("", **{**parameters, "options": given}), error)
-            raise refused(error) from None
-        connection = as_owner
+        failure = error
+        try:
+            # Root is refused by peer authentication, the server's own user is not.
+            connection = connected_as_owner(attempt, error)
+        except psycopg.Error as of_owner:
+            failure = of_owner
+    if connection is None:
+        if NO_SESSION in str(failure):
+            unanswered.note(asked)
+        if re.search(_REFUSES_OPTIONS, str(failure)):
+            raise _pooler()
+        _check_age(make_conninfo("", **{**parameters, "options": given}), failure)
+        raise refused(failure)
     open_sessions.note(connection)
     connection.given_options = given
     connection.setup_ends = time.monotonic() + _SETUP_SECONDS

@@ -51,6 +51,7 @@ class Statement(NamedTuple):
     """The counters of one statement of one user in one database.
 
     Attributes:
+        user: None where it was dropped; so is `database`.
         query_id: None where the role may not see what others execute.
         temporary: blocks of temporary files that were read or written.
     """
@@ -63,13 +64,14 @@ class Statement(NamedTuple):
     hits: float
     reads: float
     temporary: float
+    user_oid: int = 0
+    database_oid: int = 0
 
 
 def read_active(connection: psycopg.Connection[Any]) -> list[Active]:
     """Return the processes that execute a statement now; those that this role may see.
 
     Raises:
-        ConnectionFailed: the server has gone.
         PgsweepError: it took too long.
     """
     query = load("active", connection.info.server_version)
@@ -89,7 +91,6 @@ class Statements:
 
     Raises:
         MissingAbility: it is not there, not for this role, or not trusted.
-        ConnectionFailed: the server has gone.
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -99,6 +100,7 @@ class Statements:
             schema = require_extension(connection, EXTENSION, instead="sample the activity, as is done now")
         version_num = connection.info.server_version
         self._query = compose("statements", version_num, schema=schema).encode()
+        self._evicted = compose("statements_evicted", version_num, schema=schema).encode()
         self._texts = compose("statement_texts", version_num, schema=schema).encode()
 
     def read(self) -> list[Statement]:
@@ -106,20 +108,33 @@ class Statements:
 
         Raises:
             MissingAbility: the extension is not loaded, or too old.
-            ConnectionFailed: the server has gone.
             PgsweepError: it took too long.
         """
         with _usable(self._connection):
             rows = self._connection.execute(self._query).fetchall()
         return [
-            Statement(
-                decode_nullable(row[0]),
-                decode_nullable(row[1]),
-                row[2],
-                *(max(0.0, float(value)) for value in row[3:]),
+            Statement._make(
+                [
+                    decode_nullable(row[0]),
+                    decode_nullable(row[1]),
+                    row[2],
+                    *(max(0.0, float(value)) for value in row[3:8]),
+                    *row[8:],
+                ]
             )
             for row in rows
         ]
+
+    def evicted(self) -> tuple[int, str]:
+        """Return how often entries were given up so far, and how many are kept (`pg_stat_statements.max`).
+
+        Raises:
+            MissingAbility, ConnectionFailed, PgsweepError: as for `read`.
+        """
+        with _usable(self._connection):
+            row = self._connection.execute(self._evicted).fetchone()
+        assert row is not None
+        return row[0], row[1]
 
     def texts(self, query_ids: Iterable[int]) -> dict[int, str]:
         """Return the normalised texts of statements, as far as they are known and hold no constants.

@@ -91,6 +91,8 @@ class Cumulative(msgspec.Struct, frozen=True):
         allocations: buffers given out.
         counted: whether the server counts what databases do (`track_counts`).
         checkpoints: timed and requested.
+        at_us: when they were read, in microseconds since 2000-01-01 by the server's clock.
+        since_us: since when they count, by the same; None where that is not known.
     """
 
     databases: dict[int, DatabaseCounters]
@@ -98,6 +100,8 @@ class Cumulative(msgspec.Struct, frozen=True):
     allocations: float
     counted: bool
     checkpoints: float = 0.0
+    at_us: int = 0
+    since_us: int | None = None
 
 
 class CounterReader:
@@ -156,8 +160,8 @@ class CounterReader:
         """Return the counters of the server as a whole, with those of every database that there is now."""
         rows = self._connection.execute(load("count_every_database", self._version_num), prepare=True)
         self.statements += 1
-        databases, counted = {}, True
-        for oid, transactions, fetched, hits, counted in rows:  # noqa: B007 (the last is as good as any)
+        databases, counted, at_us, since_us = {}, True, 0, None
+        for oid, transactions, fetched, hits, counted, at_us, since_us in rows:  # noqa: B007 (the last will do)
             databases[oid] = DatabaseCounters(float(transactions), float(fetched), float(hits))
         writers = {counter.name: counter.value for counter in self.writers()}
         io: dict[str, dict[str, float]] = {}
@@ -174,6 +178,8 @@ class CounterReader:
             allocations=writers.get("buffers_alloc", 0.0),
             counted=counted,
             checkpoints=writers.get("num_timed", 0.0) + writers.get("num_requested", 0.0),
+            at_us=at_us,
+            since_us=since_us,
         )
 
     def settle(self, round_seconds: float = 0.0) -> None:

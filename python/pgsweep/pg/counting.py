@@ -4,6 +4,10 @@ The server's own counters fall: when somebody resets statistics, after a crash, 
 when a database is dropped. So differences are taken for each database and each group of counters, between
 readings that follow each other, and added up here; sums over longer times are differences of these sums.
 
+An orderly restart keeps them, so they go on from the last reading before it. What began to count after that
+reading, as after a crash, has gained what it has. Of a server that ran already, to which a failover led,
+nothing is known until its second reading.
+
 Hits and reads are those of pg_stat_io from 16 on: of all processes, without temporary tables, whose buffers
 are not those of shared_buffers, and whatever `track_counts` is. Before 16 databases count them, with those of
 temporary tables.
@@ -48,8 +52,9 @@ class Counting:
 
     def __init__(self) -> None:
         self._last: Cumulative | None = None
-        self._last_hand: int | None = None
+        self._of_postmaster: dict[str, float] = {}
         self._started: int | None = None
+        self._new_start = False
         self._sums: dict[str, float] = {}
         self.databases: dict[int, tuple[float, float]] = {}
         """By oid what databases gained: hits and reads, with those of temporary tables. 0 is what belongs to
@@ -58,15 +63,23 @@ class Counting:
     def begin(self, started: int) -> None:
         """Begin to read from a session that was opened anew.
 
-        A server that was started meanwhile may be another, or may have lost its counters in a crash: what
-        they gained since the last reading is not known, and is left out.
-
         Args:
-            started: when the postmaster started.
+            started: when the postmaster started, in microseconds since 2000-01-01.
         """
         if self._started != started:
-            self._last = self._last_hand = None
+            if self._last is not None and started > self._last.at_us:
+                self._of_postmaster = dict.fromkeys(self._of_postmaster, 0.0)
+                self._new_start = True
+            else:
+                self._last, self._of_postmaster = None, {}
         self._started = started
+
+    def of_postmaster(self, name: str, value: float) -> float:
+        """Return the sum over restarts of a counter that begins at 0 when the postmaster starts."""
+        gain = max(0.0, value - self._of_postmaster.get(name, value))
+        self._sums[name] = self._sums.get(name, 0.0) + gain
+        self._of_postmaster[name] = value
+        return self._sums[name]
 
     def add(self, now: Cumulative, *, at: float, hand_buffers: int | None, block_bytes: int) -> Reading:
         """Add what was gained since the last reading, and return the sums.
@@ -78,16 +91,15 @@ class Counting:
                 not seen.
             block_bytes: size of the server's blocks.
         """
-        if self._last is not None:
-            for name, gain in _gained(self._last, now, block_bytes).items():
+        last = _before_restart(self._last, now) if self._new_start and self._last is not None else self._last
+        if last is not None:
+            for name, gain in _gained(last, now, block_bytes).items():
                 self._sums[name] = self._sums.get(name, 0.0) + gain
-            for oid, (hits, reads) in _of_databases(self._last, now).items():
+            for oid, (hits, reads) in _of_databases(last, now).items():
                 before = self.databases.get(oid, (0.0, 0.0))
                 self.databases[oid] = (before[0] + hits, before[1] + reads)
-        if hand_buffers is not None and self._last_hand is not None:
-            moved = max(0, hand_buffers - self._last_hand)
-            self._sums["hand_buffers"] = self._sums.get("hand_buffers", 0.0) + moved
-        self._last, self._last_hand = now, hand_buffers
+        hand = None if hand_buffers is None else round(self.of_postmaster("hand_buffers", hand_buffers))
+        self._last, self._new_start = now, False
         sums = self._sums
         return Reading(
             at=at,
@@ -96,10 +108,21 @@ class Counting:
             transactions=sums.get("transactions", 0.0),
             allocations=sums.get("allocations", 0.0),
             evictions=None if now.io is None else sums.get("evictions", 0.0),
-            hand_buffers=None if hand_buffers is None else round(sums.get("hand_buffers", 0.0)),
+            hand_buffers=hand,
             counted=now.counted or now.io is not None,
             checkpoints=sums.get("checkpoints", 0.0),
         )
+
+
+def _before_restart(last: Cumulative, now: Cumulative) -> Cumulative | None:
+    """Return the counters from which a server that was started anew goes on; None if it may be another."""
+    if now.since_us is None or now.since_us == last.since_us:
+        return last
+    if now.since_us > last.at_us:
+        return Cumulative(
+            databases={}, io=None if now.io is None else {}, allocations=0.0, counted=now.counted
+        )
+    return None
 
 
 def _gained(before: Cumulative, now: Cumulative, block_bytes: int) -> dict[str, float]:

@@ -18,6 +18,7 @@ from pgsweep.pg.connect import Connection, connect, set_for_session
 from pgsweep.pg.conninfo import LAB
 from pgsweep.pg.queries import load
 from pgsweep.pg.refusals import explained
+from pgsweep.pg.rows import all_rows
 
 DATABASE: Final = "pgsweep_lab"
 _COMMENT: Final = "made by pgsweep lab run, which drops it"
@@ -38,8 +39,7 @@ def load_conninfo(conninfo: str, *, own_database: bool) -> str:
 
 def overridden(connection: Connection, names: Sequence[str]) -> list[str]:
     """Return which settings of postgresql.auto.conf are not in force, each with what overrides it."""
-    query = load("lab_settings", connection.info.server_version)
-    rows = connection.execute(query, [list(names)]).fetchall()
+    rows = all_rows(connection, "lab_settings", [list(names)])
     return [
         f"{name} ({'not taken over by a restart' if pending else source})"
         for name, source, pending in rows

@@ -14,6 +14,10 @@ from psycopg import sql
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.connect import Connection, end_without_client, read_user_path, set_for_session
 from pgsweep.pg.failures import first_line
+from pgsweep.pg.grants import grant_to_session
+from pgsweep.pg.queries import load
+from pgsweep.pg.userpath import schemas_of_path
+from pgsweep.plain import decode_name, sql_identifier
 from pgsweep.units import format_many
 
 _LOCK_TIMEOUT_MS: Final = 2000
@@ -26,6 +30,12 @@ _ABSENT: Final = {"42P01", "3F000"}
 _PARAMETERS: Final = {"42P02", "42P18", "08P01"}
 """The SQLSTATEs of parameters that are too few or too many: undefined_parameter, indeterminate_datatype
 (parse_param.c), protocol_violation (postgres.c, exec_bind_message)."""
+
+
+_WORD: Final = re.compile(r'"((?:[^"]|"")+)"|([^\W\d][\w$]*)')
+"""A name in a statement, quoted or not."""
+
+_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
 class Explainer:
@@ -89,10 +99,11 @@ class Explainer:
                 hint="give it more time: --timeout 1h",
             ) from error
         except sqlstates.InsufficientPrivilege as error:
+            session.execute(b"ROLLBACK")
             raise MissingAbility(
                 f"role `{session.info.user}` may not run the statement",
                 cause=first_line(error),
-                hint="grant it what it lacks, or name a role that may: -U NAME",
+                hint=f"{_grants(session, statement)}, or name a role that may: -U NAME",
             ) from error
         except psycopg.Error as error:
             if session.closed:
@@ -111,7 +122,7 @@ class Explainer:
                 hint=hint,
             ) from error
         finally:
-            if not session.closed:
+            if not session.closed and session.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 session.execute(b"ROLLBACK")
         assert row is not None
         report: dict[str, Any] = row[0][0] if not isinstance(row[0], str) else json.loads(row[0])[0]
@@ -136,6 +147,23 @@ def _wrong_parameters(statement: str, given: int, error: psycopg.Error) -> Usage
         cause=None if error.sqlstate == "08P01" else first_line(error),
         hint=hint,
     )
+
+
+def _grants(session: Connection, statement: str) -> str:
+    """Return how the role gets what it lacks on what a statement names; in words where that is not found."""
+    words = [quoted.replace('""', '"') or plain.lower() for quoted, plain in _WORD.findall(statement)]
+    rights = [right for right in _RIGHTS if right == "SELECT" or right.lower() in words]
+    try:
+        path = schemas_of_path(session)
+        query = load("lacking", session.info.server_version)
+        rows = session.execute(query, [words, path, rights]).fetchall()
+    except (psycopg.Error, PgsweepError):
+        rows = []
+    lacking = []
+    for what, schema, name, arguments in rows:
+        whole = ".".join(sql_identifier(decode_name(part)) for part in (schema, name) if part is not None)
+        lacking.append(f"{what} {whole}" + ("" if arguments is None else f"({decode_name(arguments)})"))
+    return grant_to_session(session, *lacking) if lacking else "grant it what it lacks"
 
 
 def _is_standby(session: Connection) -> bool:

@@ -8,6 +8,7 @@ import psycopg
 
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.plain import sql_identifier
+from pgsweep.units import format_count, format_many
 
 NO_RIGHT = "this role may not read it"
 
@@ -36,13 +37,24 @@ def grant_to_read(role: str, schema: str, relation: str, kind: str) -> str:
     """
     to = sql_identifier(role)
     if kind.startswith("TOAST"):
-        return f"GRANT pg_read_all_data TO {to}"
+        return f"GRANT {READ_ALL} TO {to}"
     if kind == "index":
         return (
             "the role needs SELECT on its table; before 15.15, 16.11, 17.7 and 18.1 only its owner, "
             "superusers and members of pg_read_all_data may read an index"
         )
     return f"GRANT SELECT ON {sql_identifier(schema)}.{sql_identifier(relation)} TO {to}"
+
+
+READ_ALL = "pg_read_all_data"
+"""What lets a role read all tables of all databases, their indexes and TOAST relations too."""
+
+
+def unread_tables(tables: int, readable: int) -> str:
+    """Return in words that a role may not read some tables."""
+    if not readable:
+        return f"the role may read none of the {format_many(tables, 'table')}"
+    return f"the role may not read {format_many(tables - readable, 'table')} of {format_count(tables)}"
 
 
 def as_command(connection: psycopg.Connection[Any], enable: str | None) -> str | None:

@@ -37,6 +37,7 @@ from pgsweep.pg.failures import ends_session, first_line
 from pgsweep.pg.queries import load
 from pgsweep.pg.refusals import explained
 from pgsweep.pg.retry import awaited
+from pgsweep.pg.rows import one_row
 from pgsweep.plain import decode_name, shown, sql_identifier
 
 SCHEMA: Final = "pgsweep_history"
@@ -271,9 +272,7 @@ class PostgresStore:
         Raises:
             MissingAbility: it is of another role: triggers of theirs would run with our rights.
         """
-        query = load("history_owner", connection.info.server_version).encode()
-        row = connection.execute(query).fetchone()
-        assert row is not None
+        row = one_row(connection, "history_owner")
         if not row[1]:
             owner = decode_name(row[2])
             raise MissingAbility(

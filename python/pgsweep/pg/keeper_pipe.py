@@ -73,7 +73,9 @@ class KeeperPipe:
         request = {"do": what, "number": self._requests, "log": str(self._log_path)}
         answer: dict[str, Any] = {}
         try:
-            self.write({**request, "environment": _environment(), **arguments})
+            # The server's programs see nothing of ours that could redirect them, such as PGDATA.
+            environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+            self.write({**request, "environment": environment, **arguments})
             # The answer to an earlier request may still lie there, when a Ctrl-C came between.
             while answer.get("number") != self._requests:
                 answer = json.loads(self._process.stdout.readline())
@@ -119,8 +121,3 @@ def log_tail(log_path: Path, lines: int, *, start_bytes: int = 0) -> str:
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
-
-
-def _environment() -> dict[str, str]:
-    """Return what the server's programs see: nothing of ours that could redirect them, such as PGDATA."""
-    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}

@@ -1,7 +1,8 @@
-"""Records that a table refuses, found by one reading: for a check of their row, or a missing reference.
+"""Records that a table refuses, found by one reading: for a check, a missing reference, or a duplicate key.
 
 All are copied into a temporary table, of which a serial column has the number of each record. What CHECK and
-NOT NULL refuse is all that COPY ... WHERE takes; what has no row to refer to is found by a join, of all.
+NOT NULL refuse is all that COPY ... WHERE takes; what has no row to refer to, or a key that is there already,
+is found by a join, of all.
 """
 
 from __future__ import annotations
@@ -110,6 +111,71 @@ def find_missing_references(
     except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError, BadRow):
         return []
     return sorted(found.items())
+
+
+def find_duplicates(
+    connection: Connection,
+    table: TableFacts,
+    target: CopyTarget,
+    files: Iterable[Iterable[bytes | memoryview]],
+    most: int,
+) -> list[tuple[int, str]]:
+    """Return number and reason of records whose keys another row has: of the table, or a record before.
+
+    The first record of a key stays, if nothing else refuses it. So nothing is found where a trigger, a
+    foreign key, or a constraint that is not examined here may, or where this role may not read the table.
+    What is not found, the table refuses.
+
+    Args:
+        connection: in a transaction. All that is done is undone.
+        files: the records of each, which neither their types nor checks refuse.
+        most: a few more than so many are enough.
+
+    Raises:
+        BadRow: a record cannot be read.
+    """
+    indexes = rows_of(connection, "load_unique", oid=table.oid, columns=target.columns)
+    if table.insert_triggers or not indexes:
+        return []
+    number, records = sql.Identifier(_NUMBER), sql.Identifier(_TABLE)
+    keys: dict[int, list[tuple[int, int, bool, str]]] = {}
+    try:
+        with connection.transaction(force_rollback=True):
+            # Where a policy would hide a row, it is an error.
+            connection.execute("SET LOCAL row_security = off")
+            connection.execute(_made(table, [], "INCLUDING IDENTITY"))
+            for parts in files:
+                copy(connection, _here(target), parts)
+            for place, (words, mine, filled, taken) in enumerate(indexes):
+                chosen = sql.SQL(
+                    "SELECT k.number, k.first, k.taken, k.words FROM (SELECT t.{number} AS number, "
+                    "pg_catalog.min(t.{number}) OVER w AS first, pg_catalog.count(*) OVER w AS many, "
+                    "{taken} AS taken, {words} AS words "
+                    "FROM pg_temp.{records} AS t WHERE {filled} WINDOW w AS (PARTITION BY {mine})) AS k "
+                    "WHERE k.taken OR k.many > 1"
+                ).format(
+                    number=number, records=records, words=sql.SQL(words), taken=sql.SQL(taken),
+                    filled=sql.SQL(filled), mine=sql.SQL(mine),
+                )  # fmt: skip
+                for at, first, is_taken, reason in connection.execute(chosen):
+                    keys.setdefault(at, []).append((place, first, is_taken, exact_text(reason)))
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError):
+        return []
+    found: list[tuple[int, str]] = []
+    there: set[tuple[int, int]] = set()
+    for at in sorted(keys):
+        own = {(place, first) for place, first, _, _ in keys[at]}
+        # The server checks the indexes one after the other.
+        reasons = [
+            reason for place, first, is_taken, reason in keys[at] if is_taken or (place, first) in there
+        ]
+        if not reasons:
+            there |= own
+            continue
+        found.append((at - 1, reasons[0]))
+        if len(found) > most:
+            break
+    return found
 
 
 def _here(target: CopyTarget) -> CopyTarget:

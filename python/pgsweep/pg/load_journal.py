@@ -163,8 +163,8 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     before: list[tuple[str, str]]
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a file that was copied; `own`: its rows still have its transaction number."""
+class CopiedPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a file, copied in the transaction that is open."""
 
     file: int
     piece: int
@@ -172,6 +172,11 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     rows: int
     checksum: int
+
+
+class Piece(CopiedPiece, frozen=True, kw_only=True):
+    """A piece of a file that was copied; `own`: its rows still have its transaction number."""
+
     xid: int
     own: bool
 
@@ -436,13 +441,7 @@ def set_present(
 def add_piece(
     connection: psycopg.Connection[Any],
     load_id: LoadId,
-    *,
-    file: int,
-    piece: int,
-    size_bytes: int,
-    records: int,
-    rows: int,
-    checksum: int,
+    piece: CopiedPiece,
     rejects: Sequence[Reject] = (),
 ) -> None:
     """Note a piece as copied, in the transaction that copied it; safe under any search_path."""
@@ -452,7 +451,7 @@ def add_piece(
             "INSERT INTO {schema}.piece (load, file, piece, bytes, records, rows, checksum, xid)"
             " VALUES (%s, %s, %s, %s, %s, %s, %s, pg_catalog.pg_current_xact_id()::pg_catalog.text)",
         ),
-        [load_id.id, file, piece, size_bytes, records, rows, checksum],
+        [load_id.id, *msgspec.structs.astuple(piece)],
     )
     if rejects:
         values = [

@@ -13,6 +13,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts, rows_of
+from pgsweep.pg.load_journal import WORK
 from pgsweep.pg.load_ways import Ways
 from pgsweep.pg.retry import repeated
 
@@ -78,11 +79,12 @@ def in_short_lock(
 
 def _holders(connection: Connection, table: TableFacts) -> str:
     """Return who has locks on the table, in words."""
-    rows = rows_of(connection, "load_holders", oid=table.oid)
-    if not rows:
-        return f"other sessions use {table.quoted}"
-    names = ", ".join(f"{pid} ({state})" if state else str(pid) for pid, state in rows)
-    return f"{table.quoted} is in use by process{'es' if len(rows) > 1 else ''} {names} of the server"
+    found = rows_of(connection, "load_holders", oid=table.oid, work=WORK)
+    others = [f"{pid} ({state})" if state else str(pid) for pid, state, own in found if not own]
+    if not others:
+        return f"{'another step of this load uses' if found else 'other sessions use'} {table.quoted}"
+    names = f"process{'es' if len(others) > 1 else ''} {', '.join(others)}"
+    return f"{table.quoted} is in use by {names} of the server"
 
 
 def check_same(connection: Connection, table: TableFacts) -> None:

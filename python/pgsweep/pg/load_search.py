@@ -20,7 +20,7 @@ from psycopg import pq, sql
 
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import TableFacts, rows_of
-from pgsweep.pg.load_checks import find_refused_by_checks
+from pgsweep.pg.load_checks import find_duplicates, find_refused_by_checks
 from pgsweep.pg.load_code import under_path
 from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, copy_with_path
 
@@ -36,8 +36,9 @@ _ENDED_OTHERWISE: Final = BadRow(None, None, "its line ends otherwise than those
 
 EMPTY: Final[Mapping[int, str]] = MappingProxyType({})
 
-Stage = Literal["reading", "checks", "writing"]
-"""What is looked for: records that cannot be read; that a check of the row alone refuses; all others."""
+Stage = Literal["reading", "checks", "keys", "writing"]
+"""What is looked for: records that cannot be read; that a check of the row alone refuses; that have a
+duplicate key; all others."""
 
 _NONE: Final = sql.SQL("false")
 
@@ -135,7 +136,9 @@ class Records:
 
 def stage_of(bad: BadRow) -> Stage:
     """Return where records are found that are refused for such a reason."""
-    return "checks" if bad.by_itself else "writing" if bad.by_constraint else "reading"
+    if bad.by_constraint:
+        return "checks" if bad.by_itself else "keys" if bad.duplicate else "writing"
+    return "reading"
 
 
 def equal_keys(
@@ -217,7 +220,7 @@ class Search:
         """Copy the records that the server takes by one statement, and return the rows.
 
         Records that cannot be read are found without a row being written. Rows are written on the search only
-        where constraints or triggers refuse others, and undone: a load is undone by the numbers of its
+        where other constraints or triggers refuse some, and undone: a load is undone by the numbers of its
         transactions, which do not name what a savepoint within them has written.
 
         Args:
@@ -328,6 +331,9 @@ class Search:
         if stage == "checks":
             self._check()
             return
+        if stage == "keys":
+            self._find_duplicates()
+            return
         with self._connection.transaction(force_rollback=True), under_path(self._connection, self._path):
             self._connection.execute("SAVEPOINT pgsweep_range")
             self._send(reading=stage == "reading")
@@ -346,6 +352,23 @@ class Search:
                 self._check()
             return
         for number, reason in sorted(found):
+            self._refuse(left[number], BadRow(None, None, reason))
+
+    def _find_duplicates(self) -> None:
+        # A record is no duplicate of one that something else refuses.
+        self._check()
+        left = [number for number in range(len(self._records)) if number not in self.refused]
+        parts = self._records.without(self._known)
+        try:
+            with self._connection.transaction():
+                found = find_duplicates(self._connection, self._table, self._target, [parts], self._most)
+        except BadRow:
+            before = len(self.refused)
+            self.run("reading")
+            if len(self.refused) > before:
+                self._find_duplicates()
+            return
+        for number, reason in found:
             self._refuse(left[number], BadRow(None, None, reason))
 
     def _send(self, *, reading: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 from psycopg import errors as sqlstates
@@ -80,6 +80,20 @@ def drop_objects(connection: Connection, objects: Sequence[JournalObject]) -> No
             connection.execute(entry.drop.encode())
 
 
+class Build(NamedTuple):
+    """How indexes are built.
+
+    Attributes:
+        path: of the table's code: a table that is made LOGGED has its indexes built anew.
+        memory_bytes: for the sorts.
+        workers: parallel workers of a build; None for the server's own setting.
+    """
+
+    path: str
+    memory_bytes: int
+    workers: int | None = None
+
+
 def make_object(
     connection: Connection,
     table: TableFacts,
@@ -87,9 +101,7 @@ def make_object(
     entry: JournalObject,
     *,
     load_id: LoadId | None,
-    path: str,
-    memory_bytes: int,
-    workers: int | None = None,
+    build: Build,
     rolling_back: bool = False,
     note: Note | None = None,
 ) -> None:
@@ -97,9 +109,7 @@ def make_object(
 
     Args:
         load_id: of the journal; None where all of the load is one transaction, which is open.
-        path: of the table's code: a table that is made LOGGED has its indexes built anew.
-        memory_bytes: for the sorts of an index build.
-        workers: parallel workers of the build; None for the server's own setting.
+        build: how indexes are built.
         rolling_back: the rows of the load are gone, so a later run can only roll back.
         note: receives which sessions hold the lock.
 
@@ -109,11 +119,11 @@ def make_object(
     """
 
     def work() -> None:
-        settings = {"maintenance_work_mem": f"{max(1024, memory_bytes // 1024)}kB"}
+        settings = {"maintenance_work_mem": f"{max(1024, build.memory_bytes // 1024)}kB"}
         if entry.tablespace is not None:
             settings["default_tablespace"] = entry.tablespace
-        if workers is not None:
-            settings["max_parallel_maintenance_workers"] = str(workers)
+        if build.workers is not None:
+            settings["max_parallel_maintenance_workers"] = str(build.workers)
         for name, value in settings.items():
             connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [name, value])
         own = False
@@ -121,7 +131,7 @@ def make_object(
             if not is_alive(connection, load_id):
                 raise _emptied(table)
             own = _only_own_rows(connection, table, load_id)
-        with under_path(connection, path if entry.kind == UNLOGGED else "pg_catalog"):
+        with under_path(connection, build.path if entry.kind == UNLOGGED else "pg_catalog"):
             for statement in entry.make:
                 connection.execute(statement.encode())
         if load_id is not None:

@@ -17,7 +17,7 @@ import psycopg
 
 from pgsweep.host.patroni import is_overwritten_by_patroni, member_of, patroni_above
 from pgsweep.host.procfile import PROC
-from pgsweep.pg.queries import load
+from pgsweep.pg.rows import all_rows
 from pgsweep.plain import decode_nullable, shell_word, shown
 
 _BY_PATRONI: Final = frozenset(
@@ -130,8 +130,7 @@ def manager_named(name: str | None) -> Manager | None:
 
 def read_sources(connection: psycopg.Connection[Any], names: Sequence[str] = ()) -> dict[str, Source]:
     """Return where settings have their values from: the named ones, and all of files and the command line."""
-    text = load("setting_sources", connection.info.server_version)
-    rows = connection.execute(text, [list(names)]).fetchall()
+    rows = all_rows(connection, "setting_sources", [list(names)])
     return {
         name: Source(decode_nullable(value) or "", source, decode_nullable(file), pending)
         for name, value, source, file, pending in rows
@@ -144,7 +143,6 @@ def find_manager(sources: Mapping[str, Source], pid: int | None, proc: Path = PR
     Args:
         sources: of `read_sources`.
         pid: the postmaster where it is seen here, as it and its files are looked at then.
-        proc: the proc file system to read.
     """
     archive = _value(sources, "archive_command")
     if "cnpg.config_sha256" in sources or "/controller/manager wal-archive" in archive:

@@ -9,6 +9,7 @@ import psycopg
 
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
+from pgsweep.pg.rows import all_rows
 
 _VACUUM_LIMIT_BYTES: Final = 1 << 30
 """Before version 17 VACUUM took 1 GB at most, whatever maintenance_work_mem said (vacuumlazy.c)."""
@@ -73,7 +74,7 @@ def _check(connection: psycopg.Connection[Any], values: dict[str, float]) -> Non
 
 def read_memory_settings(connection: psycopg.Connection[Any]) -> MemorySettings:
     """Return the settings as they are for this session's role."""
-    rows = connection.execute(load("budget", connection.info.server_version)).fetchall()
+    rows = all_rows(connection, "budget")
     values: dict[str, float] = dict(rows)
     _check(connection, values)
     size = values.get("shared_memory_size")

@@ -20,7 +20,7 @@ from pgsweep.host.postmaster import search
 from pgsweep.pg.catalog import read_postmaster
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.manager import Source, read_sources
-from pgsweep.pg.queries import load
+from pgsweep.pg.rows import all_rows
 from pgsweep.plain import decode_nullable, sql_identifier
 
 _NOT_NOW: Final = "setting could not be applied"
@@ -71,7 +71,7 @@ def read_next_start(connection: psycopg.Connection[Any]) -> NextStart:
     pending |= _given_by_patroni(connection, sources)
     errors, ends = [], False
     try:
-        rows = connection.execute(load("file_settings", connection.info.server_version)).fetchall()
+        rows = all_rows(connection, "file_settings")
     except InsufficientPrivilege:
         enable = grant_to_session(connection, *map(right_to, TO_READ_FILES))
         return NextStart(pending, [], unseen=f"this role may not read pg_file_settings; {enable}")

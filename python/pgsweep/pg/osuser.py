@@ -28,14 +28,17 @@ def connected_as_owner(connect: Callable[[], T], refusal: psycopg.Error) -> T | 
     """Connect again as the owner of the socket, where root was refused.
 
     libpq gives a refusal no SQLSTATE, and its text is in the language of the server's lc_messages. So any
-    refusal of root counts: a refusal with another reason occurs again at the second attempt.
+    refusal of root counts: a refusal with another reason occurs again at the second attempt, which says why.
 
     Args:
         connect: connects.
         refusal: what the first attempt ended in.
 
     Returns:
-        Nothing where this is not root at a socket of another user's, or that user is refused too.
+        Nothing where this is not root at a socket of another user's.
+
+    Raises:
+        psycopg.Error: that user is refused too.
     """
     if os.geteuid() != 0:
         return None
@@ -46,8 +49,6 @@ def connected_as_owner(connect: Callable[[], T], refusal: psycopg.Error) -> T | 
         return None
     try:
         return connect()
-    except psycopg.Error:
-        return None
     finally:
         if not _become(0):
             raise OSError("the thread cannot become root again after connecting as the server's user")

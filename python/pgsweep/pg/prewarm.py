@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.connect import Connection, set_for_session
 from pgsweep.pg.queries import compose, load
+from pgsweep.pg.rows import one_row
 from pgsweep.pg.trust import require_extension
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.units import format_count
@@ -161,8 +162,7 @@ def read_named(connection: Connection, name: str) -> tuple[str, str, list[int]]:
         UsageError: there is no such relation.
     """
     oid = resolve_relation(connection, name)
-    row = connection.execute(load("chosen", connection.info.server_version), [oid]).fetchone()
-    assert row is not None
+    row = one_row(connection, "chosen", [oid])
     kind, persistence, leaves, oid = row
     return kind, persistence, leaves if kind in "pI" else [oid]
 

@@ -16,8 +16,8 @@ import psycopg
 
 from pgsweep.errors import ConnectionFailed, ConnectionLost, PgsweepError
 from pgsweep.pg.connect import Connection, connect, same_server
-from pgsweep.pg.queries import load
 from pgsweep.pg.refusals import NO_DATABASE
+from pgsweep.pg.rows import one_row
 
 SessionEnding = Literal["server", "session", "dropped", "connection"]
 
@@ -71,10 +71,11 @@ class SessionWatch:
         reason = self._reason_given(error)
         lived_seconds = time.monotonic() - self._opened
         for database in (None, *_ELSEWHERE):
-            with suppress(PgsweepError, psycopg.Error), closing(self._again(database)) as again:
-                query = load("survived", again.info.server_version)
-                row = again.execute(query, {"oid": self._database_oid}).fetchone()
-                assert row is not None
+            with (
+                suppress(PgsweepError, psycopg.Error),
+                closing(connect(self._conninfo, database=database)) as again,
+            ):
+                row = one_row(again, "survived", {"oid": self._database_oid})
                 up_seconds, counted_seconds, has_database = row
                 if min(up_seconds, counted_seconds or 0.0) < lived_seconds:
                     return "server"
@@ -82,9 +83,6 @@ class SessionWatch:
                     return "dropped"
                 return "session" if reason == _ADMIN_SHUTDOWN else "connection"
         return "server"
-
-    def _again(self, database: str | None) -> Connection:
-        return connect(self._conninfo, database=database)
 
     def _reason_given(self, error: psycopg.Error | None) -> str | None:
         """Return the SQLSTATE with which the server ended the session, where it said one."""

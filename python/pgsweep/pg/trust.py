@@ -32,6 +32,7 @@ from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.provider import provider_if_known
 from pgsweep.pg.queries import load
+from pgsweep.pg.rows import all_rows
 from pgsweep.pg.userpath import creation_schema
 from pgsweep.plain import decode_name, sql_identifier
 
@@ -133,10 +134,9 @@ _NOBODYS = _Schema(existing=True, trusted=False)
 
 
 def _schemas(connection: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, _Schema]:
-    query = load("schema_trust", connection.info.server_version)
     return {
         name: _Schema(existing, trusted)
-        for name, existing, trusted in connection.execute(query, [list(names)]).fetchall()
+        for name, existing, trusted in all_rows(connection, "schema_trust", [list(names)])
     }
 
 

@@ -30,7 +30,6 @@ def run_user_query(
     Raises:
         UsageError: it has more rows than that, or returns none at all.
         PgsweepError: it failed or took too long.
-        ConnectionFailed: the server has gone.
     """
     with explained():
         set_for_session(session, statement_timeout=str(max(1, round(timeout_seconds * 1000))))

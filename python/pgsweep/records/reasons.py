@@ -367,8 +367,16 @@ def never_full(snapshots: int, most_bytes: int, pool_bytes: int) -> str:
     """The pool was never full."""
     return (
         f"shared_buffers was never full: in {format_many(snapshots, 'snapshot')} at most "
-        f"{format_bytes(most_bytes)} of {format_bytes(pool_bytes)} held pages; all that is used fits into "
-        "that"
+        f"{format_bytes(most_bytes)} of {format_bytes(pool_bytes)} held pages"
+    )
+
+
+@reason_kind
+def still_grows(grown_bytes: int, seconds: float, for_seconds: float) -> str:
+    """The pool is not full, and a little more is used all the time."""
+    return (
+        f"what it holds still grows, by {format_bytes(grown_bytes)} in the last {format_count(seconds)} s: "
+        f"room for {format_minutes(for_seconds)} of that is left to it"
     )
 
 

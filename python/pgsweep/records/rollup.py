@@ -111,11 +111,11 @@ def merged(
         schema=schema,
         relation=relation,
         kind=kind,
-        size_bytes=_total([row.size_bytes for row in members]),
+        size_bytes=total([row.size_bytes for row in members]),
         shared_buffers_bytes=sum(row.shared_buffers_bytes for row in members),
-        page_cache_bytes=_total([row.page_cache_bytes for row in members]),
-        both_bytes=_total([row.both_bytes for row in members]),
-        neither_bytes=_total([row.neither_bytes for row in members]),
+        page_cache_bytes=total([row.page_cache_bytes for row in members]),
+        both_bytes=total([row.both_bytes for row in members]),
+        neither_bytes=total([row.neither_bytes for row in members]),
         dirty_bytes=sum(row.dirty_bytes for row in members),
         pinned_bytes=sum(row.pinned_bytes for row in members),
         usage_counts=[sum(row.usage_counts[level] for row in members) for level in range(6)],
@@ -123,6 +123,7 @@ def merged(
     )
 
 
-def _total(values: Sequence[int | None]) -> int | None:
+def total(values: Sequence[int | None]) -> int | None:
+    """Return the sum; None where a number is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

@@ -8,6 +8,7 @@ from pgsweep.records.doctor import Ability, Runnable
 
 WORKS, IN_PART, NOT = "works", "in part", "not"
 
+_READABLE = "the server reads only the tables that the role may read"
 _OWN = ("import", "predict", "prove", "demo", "lab", "convert", "report", "mcp", "completion")
 """Commands that need no server of the user's."""
 
@@ -114,10 +115,12 @@ def _reading(command: str, able: Mapping[str, bool]) -> Runnable:
     if not (pool or files):
         why = "needs pg_prewarm, or the server's files"
         return Runnable(command=command, state=NOT, why=why)
-    if pool and files:
-        return Runnable(command=command, state=WORKS, why="into shared_buffers or the page cache")
-    into = "into shared_buffers only" if pool else "--into page-cache only: pg_prewarm is missing"
-    return Runnable(command=command, state=IN_PART, why=into)
+    into = "into shared_buffers or the page cache"
+    if not (pool and files):
+        into = "into shared_buffers only" if pool else "--into page-cache only: pg_prewarm is missing"
+    if pool and not able.get("tables", True):
+        return Runnable(command=command, state=IN_PART, why=f"{into}; {_READABLE}")
+    return Runnable(command=command, state=WORKS if pool and files else IN_PART, why=into)
 
 
 def _keep(able: Mapping[str, bool]) -> Runnable:
@@ -126,6 +129,8 @@ def _keep(able: Mapping[str, bool]) -> Runnable:
         lacking.append("pg_buffercache, or the server's host")
     if lacking:
         return Runnable(command="warm keep", state=NOT, why=f"needs {' and '.join(lacking)}")
+    if not able.get("tables", True):
+        return Runnable(command="warm keep", state=IN_PART, why=_READABLE)
     return Runnable(command="warm keep", state=WORKS, why="")
 
 
@@ -134,6 +139,9 @@ def _processes(command: str, able: Mapping[str, bool]) -> Runnable:
         return Runnable(command=command, state=WORKS, why="")
     if able.get("same_host") and command == "memory":
         return Runnable(command=command, state=IN_PART, why="without private memory: needs the server's user")
+    if command == "memory budget":
+        why = "with --ram, what processes take is assumed; else it needs the server's host"
+        return Runnable(command=command, state=IN_PART, why=why)
     return Runnable(command=command, state=NOT, why="needs the server's host, as its user or root")
 
 

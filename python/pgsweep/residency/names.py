@@ -65,9 +65,6 @@ def read_names(access: Access, wanted: Iterable[int], *, sizes: bool = False) ->
         access: the server; its own database comes through its own session.
         wanted: oids of databases.
         sizes: read the relations' sizes through SQL too.
-
-    Raises:
-        ConnectionFailed: the server has gone.
     """
     names = Names({0: "", **{database.oid: database.name for database in access.databases}})
     _enter(names, access.connection, access.server.database_oid, sizes=sizes)

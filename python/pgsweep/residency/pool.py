@@ -31,7 +31,6 @@ class PoolReader:
         """Return the used buffers.
 
         Raises:
-            ConnectionFailed: the server has gone.
             DriverError: the statement was refused.
         """
         if self._sql is not None:

@@ -65,11 +65,7 @@ class CacheSnapshotter:
         self._reader = PoolReader(access)
 
     def take(self) -> CacheSnapshot:
-        """Look at both caches now.
-
-        Raises:
-            ConnectionFailed: the server has gone.
-        """
+        """Look at both caches now."""
         pool = self._reader.read()
         here = np.isin(pool.db, self._databases)
         names = np.stack(

@@ -328,7 +328,9 @@ def _memory_fields(watched: Watched) -> dict[str, Any]:
 
 
 def _missing_metrics(watched: Watched) -> list[Missing]:
-    """Return which metrics of the user's own have no value, and why."""
+    """Return which metrics of the user's own have no value, and why; nothing of a server that is down."""
+    if watched.failure is not None:
+        return []
     return [
         Missing(what=f"the metric `{name}` of serve.toml", why=why, enable=None)
         for name, why in sorted(watched.user_failures.items())

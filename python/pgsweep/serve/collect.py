@@ -92,7 +92,6 @@ class Collector:
         self._block_bytes = BLOCK_BYTES
         self._away_since: float | None = time.time()
         self._memory_due = self._standing_due = 0.0
-        self._look_began = 0.0
         self._stopped = threading.Event()
         self._feed = self._new_feed()
 
@@ -147,7 +146,8 @@ class Collector:
             watched.values = values
             watched.note_size()
             if counted:
-                add_totals(watched.totals, sample.reading, values, self._served_by.pending)
+                disk_bytes, pending = self._last_disk_bytes, self._served_by.pending
+                add_totals(watched.totals, sample.reading, disk_bytes, values, pending)
                 if "reads" in values:
                     watched.note_minute(now, values["covered_seconds"], values["hits"], values["reads"])
 
@@ -166,6 +166,8 @@ class Collector:
         """Return what was counted since the last reading, with what served the reads where that is known."""
         backends = sample.head.backends if isinstance(sample, CacheSample) else sample.backends
         disk_bytes = None if self._disk is None else self._disk.read_bytes()
+        if disk_bytes is not None:
+            disk_bytes = round(self._counting.of_postmaster("disk_read_bytes", disk_bytes))
         values = gained(self._last, self._last_disk_bytes, sample.reading, disk_bytes)
         self._last, self._last_disk_bytes = sample.reading, disk_bytes
         # A session that is hidden may be in a transaction.
@@ -343,18 +345,27 @@ def columns_of(split: Split) -> dict[str, float]:
     }
 
 
-def add_totals(totals: dict[str, float], reading: Reading, values: dict[str, float], pending: float) -> None:
+def add_totals(
+    totals: dict[str, float],
+    reading: Reading,
+    disk_bytes: int | None,
+    values: dict[str, float],
+    pending: float,
+) -> None:
     """Add an interval to what was counted since this process began.
 
-    What the server counts goes on over sessions that were lost, if it was not started anew.
+    What is counted goes on over sessions that were lost, and over restarts (pg/counting.py).
 
     Args:
         totals: is added to.
         reading: the last one.
+        disk_bytes: what was read from disks until then; None where it is not known.
         values: what was gained in the interval.
         pending: reads of which it is not known yet what served them.
     """
-    for name in ("disk_read_bytes", "page_cache_reads", "disk_reads"):
+    if disk_bytes is not None:
+        totals["disk_read_bytes"] = disk_bytes
+    for name in ("page_cache_reads", "disk_reads"):
         if name in values:
             totals[name] = totals.get(name, 0.0) + values[name]
     totals["allocations"] = reading.allocations

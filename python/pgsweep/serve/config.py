@@ -240,14 +240,11 @@ def load_config(
     tables = [_ServerTable(target) for target in targets] + found.servers
     with found.blamed("listen", listen):
         host, port = parse_listen(listen or given.listen or "127.0.0.1:8432")
-    token_path = token_file or (Path(given.token_file).expanduser() if given.token_file else None)
     seconds = given.interval if interval_seconds is None else interval_seconds
     interval = 10.0 if seconds is None else seconds
     with found.blamed("interval", interval_seconds):
         if interval < SHORTEST_SECONDS:
             raise UsageError("the interval is too short", cause="1s is the least", hint="--interval 10s")
-    with found.blamed("token-file", token_file):
-        token = None if token_path is None else read_token(token_path)
     with found.blamed("base-path", web and web.base_path):
         base_path = parse_base_path((web and web.base_path) or given.base_path)
     with found.blamed("webhook"):
@@ -267,7 +264,7 @@ def load_config(
         history=folder,
         history_conninfo=in_database,
         evidence=Path(given.evidence).expanduser() if given.evidence else folder / "evidence",
-        token=token,
+        token=_token(found, token_file, host),
         base_path=base_path,
         webhook=webhook,
         tls=_tls_files(web or WebOptions(), given),
@@ -285,14 +282,28 @@ def load_config(
     _check_metrics(config, found)
     with found.blamed("max-connections"):
         _check_connections(config)
-    if config.token is None and not is_loopback(host):
+    return config
+
+
+def _token(found: _File, token_file: Path | None, host: str) -> str | None:
+    """Return what a browser must show; None where none is required.
+
+    Raises:
+        UsageError: it cannot be read, or the address needs one.
+    """
+    given = found.serve.token_file
+    path = token_file or (Path(given).expanduser() if given else None)
+    if path is not None:
+        with found.blamed("token-file", token_file):
+            return read_token(path)
+    if not is_loopback(host):
         raise UsageError(
             f"`{host}` can be reached from other machines, and no token is required",
             cause="whoever can open the page would see names of relations and what the servers do",
             hint="--token-file FILE, made by: umask 077; openssl rand -hex 32 > FILE; "
             "or --listen 127.0.0.1:8432",
         )
-    return config
+    return None
 
 
 def parse_base_path(text: str) -> str:

@@ -60,7 +60,9 @@ _AGAIN_SECONDS: Final = 600.0
 
 _MOST_TEXTS: Final = 500
 _SESSIONS: Final = "what others execute"
+_EVICTED: Final = "statements that were given up"
 HIDDEN: Final = "(not visible)"
+_DROPPED: Final = "(dropped)"
 _NOBODY: Final = "(autovacuum)"
 
 Key = tuple[str, str, str, str]
@@ -111,18 +113,15 @@ class Consumers:
         self._costs: dict[str, deque[float]] = {}
         self._due: dict[str, float] = {}
         self._statements: Statements | None = None
-        self._last: dict[tuple[str, str, int | None], Statement] | None = None
+        self._last: dict[tuple[int, int, int | None], Statement] | None = None
+        self._evicted: int | None = None
         self._memory: dict[Key, float] | None = None
         self._grant: str | None = None
         self.missing: list[Missing] = []
         self.texts: dict[int, str] = {}
 
     def sample(self) -> None:
-        """Add what is executed now.
-
-        Raises:
-            ConnectionFailed: the server has gone.
-        """
+        """Add what is executed now."""
         if self._last is None:
             self._read_statements()  # what they have so far is where the first interval begins
         if not self._may("activity", 0.0):
@@ -170,11 +169,7 @@ class Consumers:
             self.missing.append(Missing(what=_SESSIONS, why=why, enable=self._grant))
 
     def interval(self) -> tuple[float, dict[Key, Values]] | None:
-        """Return the length and the consumers of the interval that is over; None before its end.
-
-        Raises:
-            ConnectionFailed: the server has gone.
-        """
+        """Return the length and the consumers of the interval that is over; None before its end."""
         now = time.monotonic()
         seconds = now - self._began
         if seconds < INTERVAL_SECONDS:
@@ -198,7 +193,7 @@ class Consumers:
         try:
             if self._statements is None:
                 self._statements = Statements(self._connection)
-            found = self._statements.read()
+            found, (evicted, most) = self._statements.read(), self._statements.evicted()
         except ConnectionFailed:
             raise
         except PgsweepError as error:
@@ -206,15 +201,29 @@ class Consumers:
             self._lacks("pg_stat_statements", error)
             return
         self._spent("pg_stat_statements", time.monotonic() - begin)
-        self.missing = [missing for missing in self.missing if missing.what != "pg_stat_statements"]
-        now = {(s.user or HIDDEN, s.database or "", s.query_id): s for s in found}
+        self.missing = [
+            missing for missing in self.missing if missing.what not in ("pg_stat_statements", _EVICTED)
+        ]
+        if self._evicted is not None and evicted > self._evicted:
+            times = evicted - self._evicted
+            why = f"pg_stat_statements was full {times} times since it was read last: users and statements "
+            why += f"have used more than is shown; pg_stat_statements.max is {most}"
+            self.missing.append(Missing(what=_EVICTED, why=why))
+        self._evicted = evicted
+        # Names change while the counters go on: by oid nothing is counted twice.
+        now = {(s.user_oid, s.database_oid, s.query_id): s for s in found}
+        for key, last in (self._last or {}).items():
+            if key in now:
+                user, database = now[key].user or last.user, now[key].database or last.database
+                now[key] = now[key]._replace(user=user, database=database)
         if self._last is not None:
             self._add(total_key(), dict.fromkeys(Statement._fields[3:7], 0.0) | {"temporary_blocks": 0.0})
             for key, statement in now.items():
                 values = gained(self._last.get(key), statement)
                 if values:
                     query = HIDDEN if key[2] is None else str(key[2])
-                    for each in _keys(key[0], key[1], query, None):
+                    user, database = statement.user or _DROPPED, statement.database or _DROPPED
+                    for each in _keys(user, database, query, None):
                         self._add(each, values)
         self._last = now
 

@@ -55,9 +55,6 @@ class CountersOnly:
         access: the server, with the reason why its pool cannot be read.
         may_change: the buffers can become readable by a right that is granted.
         counting: goes on from an earlier session; begins anew by default.
-
-    Raises:
-        ConnectionFailed: the server has gone.
     """
 
     def __init__(self, access: Access, *, may_change: bool, counting: Counting | None = None) -> None:
@@ -83,7 +80,6 @@ class CountersOnly:
         """Read once; return None as soon as the buffers may be read.
 
         Raises:
-            ConnectionFailed: the server has gone.
             PgsweepError: a statement took too long.
         """
         access, begin = self._access, time.monotonic()

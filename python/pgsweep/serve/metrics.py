@@ -84,7 +84,9 @@ class Metrics:
                 if metric.name in watched.user_metrics:
                     labels = [watched.config.name, metric.name]
                     failed = watched.user_metrics[metric.name] is None
-                    found.add("user_metric_failed", labels, 1.0 if failed else 0.0)
+                    # Of a server that does not answer no query was run.
+                    known = watched.failure is None or not failed
+                    found.add("user_metric_failed", labels, float(failed) if known else None)
                     interval = watched.user_intervals.get(metric.name)
                     found.add("user_metric_interval_seconds", labels, interval)
         return found

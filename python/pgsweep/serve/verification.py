@@ -79,7 +79,7 @@ def seen_change(pieces: Sequence[Path]) -> ServeChange | None:
 
 def last_change(pieces: Sequence[Path]) -> tuple[list[Path], list[Path]] | None:
     """Return the pieces with the size of before the last change, and those since; None without a change."""
-    sizes = [_blocks_of(piece) for piece in pieces]
+    sizes = [_meta_of(piece).shared_buffers_blocks for piece in pieces]
     known = [(size, piece) for size, piece in zip(sizes, pieces, strict=True) if size]
     if not known:
         return None
@@ -92,10 +92,6 @@ def last_change(pieces: Sequence[Path]) -> tuple[list[Path], list[Path]] | None:
     while first > 0 and known[first - 1][0] == known[last][0]:
         first -= 1
     return [piece for _, piece in known[first : last + 1]], [piece for _, piece in known[last + 1 :]]
-
-
-def _blocks_of(piece: Path) -> int:
-    return _meta_of(piece).shared_buffers_blocks
 
 
 def _bytes_of(piece: Path) -> int:

@@ -42,7 +42,7 @@ def check_observed(evidence: Evidence) -> None:
         if not meta.complete:
             raise _cut(evidence, f"no {table.replace('_', ' ')} had been written")
         # Older evidence does not say how many parts it had. The trace of an idle server has no access.
-        if table != "accesses" or meta.accesses_per_second > 0:
+        if table != "accesses" or meta.accesses_per_second:
             raise _damaged(evidence, f"{table}: part-00000.parquet is missing")
 
 

@@ -24,6 +24,7 @@ from pgsweep.evidence.meta import check_trace, exported_trace
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.processor_times import PACE_BY, copy_of, nanoseconds, pace_of
 from pgsweep.evidence.sampling import BlockSample
+from pgsweep.evidence.schema import EXTENSIONS_ARE_READS_BELOW
 from pgsweep.evidence.store import Evidence
 from pgsweep.plain import shell_word
 from pgsweep.sizing.nothing_seen import check_observed, nothing_seen
@@ -54,9 +55,6 @@ _MOST_DELAY_SECONDS: Final = 1.5
 
 _FEWEST_BLOCKS: Final = 16
 """Of shared_buffers (guc_tables.c)."""
-
-_EXTENSIONS_ARE_READS_BELOW: Final = 160000
-"""Until 15 the server counts a new block as a read (bufmgr.c, ReadBuffer_common)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +118,7 @@ class Server:
             database=meta.database,
             database_oid=meta.database_oid,
             seconds=meta.seconds,
-            accesses_per_second=meta.accesses_per_second,
+            accesses_per_second=meta.accesses_per_second or 0.0,
             complete=meta.complete,
             ended_by=meta.ended_by,
             lost_events=meta.lost_events,
@@ -151,7 +149,7 @@ class Server:
     @property
     def extensions_are_reads(self) -> bool:
         """Whether the server counts each new block as a read."""
-        return self.server_version_num < _EXTENSIONS_ARE_READS_BELOW
+        return self.server_version_num < EXTENSIONS_ARE_READS_BELOW
 
     @property
     def session_lost(self) -> str | None:

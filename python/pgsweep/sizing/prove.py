@@ -177,8 +177,8 @@ def _notes(whole: Trace, part: _Part) -> list[str]:
     if part.trace is not whole:
         made = int(((whole.flags & DROP) == 0).sum())
         notes.append(
-            f"the first {format_count(part.length)} of {format_count(made)} accesses were predicted "
-            "and replayed"
+            f"the first {format_count(part.length)} of {format_count(made)} accesses, of all databases, were "
+            "predicted and replayed"
         )
     if part.dropped:
         notes.append(

@@ -38,7 +38,7 @@ def check_size(size_bytes: int, text: str | None = None) -> int:
         raise UsageError(
             f"`{named}` is too small for shared_buffers",
             cause="PostgreSQL accepts 16 blocks at least, which is 128 kB",
-            hint="name sizes of 128kB and above; a number without a unit is bytes",
+            hint="name sizes of 128kB or more; a number without a unit is bytes",
         )
     if size_bytes > LARGEST_BYTES:
         raise UsageError(

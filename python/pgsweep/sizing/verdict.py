@@ -1,7 +1,8 @@
 """The verdict on a curve: doubts, and every threshold from which on one makes it rough or refuses it.
 
 The values were chosen on simulated recordings of even seeds and tested on those of odd seeds
-(benchmarks/calibration), unless a row says otherwise. docs/reference/verdict.md has the same table.
+(benchmarks/calibration), unless a row says otherwise. docs/reference/verdict.md has the same table. The clock
+passes are those for which `record` waits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pgsweep.evidence.schema import PASSES_OF_PATHS, PASSES_OF_STATES
 from pgsweep.records.prediction import LEVELS, Level
 from pgsweep.records.reasons import Reason, unique
 
@@ -105,11 +107,6 @@ HALF_WIDTH: Final = Threshold(
     0.04,
     "an error of 3 points is then more than three standard errors",
 )
-PASSES_OF_PATHS: Final = (12.0, 1.0)
-PASSES_OF_STATES: Final = (45.0, 15.0)
-"""Clock passes below which a prediction is rough, and below which it is refused. The states of snapshots are
-taken for independent, which takes many passes; paths are followed where the hand is known."""
-
 LEAST_SNAPSHOTS: Final = 4
 
 UNSEEN_PASSES: Final = 32.0

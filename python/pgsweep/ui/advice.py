@@ -15,15 +15,7 @@ from pgsweep.ui.prediction import verdict_text
 from pgsweep.ui.relation_reads import relations_section
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.series import SOURCES
-from pgsweep.ui.served import (
-    BOUNDED_CAPTION,
-    CAPTION,
-    THROUGHPUT_CAPTION,
-    Loop,
-    Served,
-    served_svg,
-    throughput_svg,
-)
+from pgsweep.ui.served import Loop, Served, served_section
 from pgsweep.ui.table import HERE, PREDICTED, Cell, Column, Measured, Table, predicted
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import View, listed
@@ -205,22 +197,8 @@ def _picture_section(result: AdviceResult) -> Section | None:
     advised = _advised(result)
     if advised is not None:
         marks[advised] = "advised"
-    marks = {size: word for size, word in marks.items() if any(one.size_bytes == size for one in served)}
-    today = observed.shared_buffers_bytes
-    measured = {today: observed.miss_ratio} if today in marks else {}
-    title = "What serves the page accesses at each size"
-    figures = [
-        (
-            served_svg(served, measured=measured, marks=marks, title=title),
-            CAPTION if known else BOUNDED_CAPTION,
-        ),
-        (throughput_svg(loop, marks=marks, title="Throughput at each size"), THROUGHPUT_CAPTION),
-    ]
-    figures = [figure for figure in figures if figure[0]]
-    if not figures:
-        return None
     lead = f"Disk reads are {_BASIS[result.disk_reads_from]}."
-    return Section("What serves the page accesses", "served", lead, figures=figures)
+    return served_section(served, loop, marks, lead, measured=observed.miss_ratio)
 
 
 def _observed_section(result: AdviceResult) -> Section:
@@ -249,7 +227,7 @@ def _settings_section(result: AdviceResult) -> Section:
         Column("today", lambda one: one.today or "", left=True),
         Column("advice", _value, left=True),
         Column("reason", lambda one: Cell(one.reason, one.purpose), left=True),
-        Column("kind", lambda one: one.kind, left=True),
+        Column("kind", lambda one: "" if one.action == "unknown" else one.kind, left=True),
         Column("expected", _expected, left=True),
         Column("takes effect at", lambda one: one.takes_effect, left=True),
         Column("undo", lambda one: Cell(one.undo, code=bool(one.undo)), left=True),

@@ -158,23 +158,16 @@ def _table(result: BudgetResult) -> Table[BudgetPart]:
 
 def budget_page(result: BudgetResult) -> Page:
     """Return the parts as one table, below the verdict."""
-    return Page(*_title(result), _sections(result))
-
-
-def _title(result: BudgetResult) -> tuple[str, str]:
     title = f"{count(result.max_connections)} connections: {result.verdict}"
     reasons = [sentence(reason) for reason in result.reasons]
-    return title, " ".join([*reasons, _what_fits(result)]).strip()
-
-
-def _sections(result: BudgetResult) -> list[Section]:
+    lead = " ".join([*reasons, _what_fits(result)]).strip()
     memory = format_bytes(result.capacity_bytes)
     facts = [
         Fact(memory, "memory asked for") if _is_named(result) else Fact(memory, "memory there is", Measured),
         Fact(count(result.possible_connections), f"connections fit, {_like(result)}", Predicted),
         Fact(count(result.safe_connections), "fit if each takes what the settings allow", Predicted),
     ]
-    return [Section("Budget", "budget", facts=facts, table=_table(result))]
+    return Page(title, lead, [Section("Budget", "budget", facts=facts, table=_table(result))])
 
 
 VIEW = View(BudgetResult, budget_text, budget_page, listed(BudgetPart, "parts"))

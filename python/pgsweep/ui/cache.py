@@ -128,22 +128,15 @@ def _kind(row: CacheRelation) -> str:
 
 def cache_page(result: CacheResult) -> Page:
     """Return the map where one was asked for, the pool, and the relations."""
-    return Page(*_title(result), _sections(result))
-
-
-def _title(result: CacheResult) -> tuple[str, str]:
     total = result.total
     title = f"{format_bytes(result.pool.used_bytes)} of {format_bytes(result.pool.size_bytes)} in use"
     title = f"shared_buffers: {title}"
     if total.page_cache_bytes is not None and total.both_bytes is not None:
         title += f"; {format_bytes(total.page_cache_bytes)} in the page cache"
         title += f", {format_bytes(total.both_bytes)} held twice"
-    return title, f"Measured in {format_seconds(result.seconds)}."
-
-
-def _sections(result: CacheResult) -> list[Section]:
     sections = [] if result.map is None else [map_section(result.map)]
-    return [*sections, _pool_section(result.pool), _relations_section(result)]
+    sections += [_pool_section(result.pool), _relations_section(result)]
+    return Page(title, f"Measured in {format_seconds(result.seconds)}.", sections)
 
 
 def _pool_section(pool: PoolState) -> Section:

@@ -19,6 +19,7 @@ _AREAS = (("server", "On the server"), ("host", "On this host"))
 _LABELS = {
     "pg_monitor": "role pg_monitor",
     "databases": "all databases",
+    "tables": "all tables",
     "same_host": "same host",
     "same_user": "same user, or root",
     "page_cache": "page cache",
@@ -37,11 +38,6 @@ _MOST_COLUMNS = 110
 def _label(ability: Ability) -> str:
     """Return what an ability is called."""
     return _LABELS.get(ability.name, ability.name)
-
-
-def _word(ability: Ability) -> str:
-    """Return `yes`, `no` or `unknown`."""
-    return _WORDS[ability.available][1]
 
 
 def _server_line(result: DoctorResult) -> str:
@@ -63,10 +59,6 @@ def _server_line(result: DoctorResult) -> str:
 def _host_line(result: DoctorResult) -> str:
     """Return which machine this is, in one sentence."""
     return f"pgsweep runs as {result.host.user} on {result.host.machine}"
-
-
-def _host_lead(result: DoctorResult) -> str:
-    return ". ".join(filter(None, (_host_line(result), shown(_place_line(result)))))
 
 
 _KINDS = {
@@ -200,15 +192,20 @@ def doctor_page(result: DoctorResult) -> Page:
 def _sections(result: DoctorResult) -> list[Section]:
     columns: list[Column[Ability]] = [
         Column("ability", _label, left=True),
-        Column("available", _word, left=True),
+        Column("available", lambda one: _WORDS[one.available][1], left=True),
         Column("why", lambda one: one.why, left=True),
-        Column("command that enables it", _enabling, left=True),
+        Column(
+            "command that enables it",
+            lambda one: Cell(one.enable or "", code=one.enable is not None),
+            left=True,
+        ),
         Column("needed for", lambda one: ", ".join(_needed_for(result, one)), left=True),
     ]
     sections = []
+    host = ". ".join(filter(None, (_host_line(result), shown(_place_line(result)))))
     for area, title in _AREAS:
         table = Table(columns, [ability for ability in result.abilities if ability.area == area])
-        sections.append(Section(title, area, _host_lead(result) if area == "host" else "", table=table))
+        sections.append(Section(title, area, host if area == "host" else "", table=table))
     if result.commands:
         runnable: list[Column[Runnable]] = [
             Column("command", lambda line: line.command, left=True),
@@ -217,10 +214,6 @@ def _sections(result: DoctorResult) -> list[Section]:
         ]
         sections.append(Section("What you can run", "commands", table=Table(runnable, result.commands)))
     return sections
-
-
-def _enabling(ability: Ability) -> Cell:
-    return Cell(ability.enable or "", code=ability.enable is not None)
 
 
 def _rows(result: DoctorResult) -> Rows:

@@ -152,28 +152,22 @@ def _label(row: FootprintRelation) -> str:
 
 def footprint_page(result: FootprintResult) -> Page:
     """Return the runs with their plan, and the relations."""
-    return Page(*_title(result), _sections(result), notes=result.notes)
-
-
-def _title(result: FootprintResult) -> tuple[str, str]:
     into = sum(row.runs[0].shared_buffers_in_bytes for row in result.relations)
     title = f"One statement brought {format_bytes(into)} into shared_buffers"
     if result.sees_page_cache:
         cached = sum(row.runs[0].page_cache_in_bytes or 0 for row in result.relations)
         title += f" and {format_bytes(cached)} into the page cache"
     state = "Both caches were emptied before." if result.cold else "The caches were as they were."
-    return title, f"{shown(result.statement)}. {state}"
-
-
-def _sections(result: FootprintResult) -> list[Section]:
+    lead = f"{shown(result.statement)}. {state}"
     facts = [
         Fact(format_seconds(run.execution_seconds), "first run" if number == 0 else "again", Measured)
         for number, run in enumerate(result.runs)
     ]
-    return [
+    sections = [
         Section("Runs", "runs", facts=facts, table=_runs(result), notes=result.plan),
         Section("What entered and left", "relations", table=_relations(result)),
     ]
+    return Page(title, lead, sections, notes=result.notes)
 
 
 def _sum(values: list[int | None]) -> str:

@@ -100,7 +100,7 @@ def patch(result: AdviceResult, name: str, *, comments: bool = True) -> str:
     form = FORMS[name]
     if form.own and result.set_elsewhere is not None:
         return _elsewhere(result, form)
-    lines = [*comment(form.mark, sentence(result.summary)), *_notes(result, form)] if comments else []
+    lines = [*comment(form.mark, _summary(result, form)), *_notes(result, form)] if comments else []
     blocks, wanted = _blocks(result, form, comments=comments)
     if form.apart or not wanted:
         lines += [line for said, _ in blocks for line in said]
@@ -114,6 +114,13 @@ def patch(result: AdviceResult, name: str, *, comments: bool = True) -> str:
     if form.reload and any(one.action == "set" and one.takes_effect == "reload" for one in result.settings):
         lines.append(form.reload)
     return "\n".join(lines) + "\n" if lines else ""
+
+
+def _summary(result: AdviceResult, form: Form) -> str:
+    """Return the advice in a sentence, as far as the form holds it."""
+    if _is_aurora(result, form) and any(one.name == "shared_buffers" for one in _for(result, form)):
+        return f"shared_buffers is {_NO_PAGE_CACHE}."
+    return sentence(result.summary)
 
 
 def _elsewhere(result: AdviceResult, form: Form) -> str:
@@ -174,8 +181,8 @@ def _blocks(result: AdviceResult, form: Form, *, comments: bool) -> tuple[list[t
         said = (_said(setting, form) if comments else []) + limited
         text = ""
         if one.action == "set" and one.value is not None:
-            if one.where == "server" and one.name == "effective_cache_size" and _is_aurora(result, form):
-                said += comment(form.mark, "left out: behind the pool there is no page cache of Linux")
+            if one.where == "server" and one.name in _OF_BOTH_CACHES and _is_aurora(result, form):
+                said += comment(form.mark, _NO_PAGE_CACHE)
             elif one.where == "server":
                 text = _written(one, form)
             elif one.where == "kernel":
@@ -189,6 +196,12 @@ def _blocks(result: AdviceResult, form: Form, *, comments: bool) -> tuple[list[t
         wanted = wanted or bool(text)
         blocks.append((said, text))
     return blocks, wanted
+
+
+_OF_BOTH_CACHES: Final = ("shared_buffers", "effective_cache_size")
+_NO_PAGE_CACHE: Final = (
+    "left out: the advice counts on a page cache of Linux behind the pool, and Aurora has none"
+)
 
 
 def _is_aurora(result: AdviceResult, form: Form) -> bool:
@@ -215,7 +228,9 @@ def _within(one: AdvisedSetting, form: Form, resources: Resources | None) -> tup
 
 
 def _said(one: AdvisedSetting, form: Form) -> list[str]:
-    texts = about(one, undo=form.own)
+    # What stands in a file is undone in the file: ALTER SYSTEM would go before it.
+    undo = form.own and not (form is FORMS["postgresql.conf"] and one.undo.startswith("ALTER SYSTEM"))
+    texts = about(one, undo=undo)
     texts[0] = f"{one.name}: {texts[0]}"
     lines = ["", *(line for text in texts for line in comment(form.mark, text))]
     if one.action != "set" or one.value is None:

@@ -152,15 +152,8 @@ def _steps(title: str, steps: list[PlanStep], terminal: Terminal) -> str:
 
 def hugepages_page(result: HugePagesResult) -> Page:
     """Return the number, the kernel's pools and the page tables."""
-    return Page(*_title(result), _sections(result))
-
-
-def _title(result: HugePagesResult) -> tuple[str, str]:
     used = {"on": "used now", "off": "not used now", "unknown": "not known whether used now"}
-    return f"{headline(result)}; {used.get(result.status, used['unknown'])}", f"{server_line(result)}."
-
-
-def _sections(result: HugePagesResult) -> list[Section]:
+    answer = f"{headline(result)}; {used.get(result.status, used['unknown'])}"
     sections = [_number(result)]
     if result.pools:
         notes = [transparent_line(result)] if result.transparent else []
@@ -176,7 +169,7 @@ def _sections(result: HugePagesResult) -> list[Section]:
         ]
         title = "What would be written" if result.plan else "What to do"
         sections.append(Section(title, "steps", table=Table(columns, steps)))
-    return sections
+    return Page(answer, f"{server_line(result)}.", sections)
 
 
 def _number(result: HugePagesResult) -> Section:

@@ -51,15 +51,8 @@ def _setting(setting: KernelSetting, terminal: Terminal) -> str:
 
 def kernel_page(result: KernelResult) -> Page:
     """Return the settings as one table."""
-    return Page(*_title(result), _sections(result))
-
-
-def _title(result: KernelResult) -> tuple[str, str]:
     good = sum(setting.good for setting in result.settings)
-    return f"{good} of {len(result.settings)} kernel settings are as recommended", f"{result.machine}."
-
-
-def _sections(result: KernelResult) -> list[Section]:
+    title = f"{good} of {len(result.settings)} kernel settings are as recommended"
     columns: list[Column[KernelSetting]] = [
         Column("setting", lambda one: one.name, left=True),
         Column("now", lambda one: one.value, left=True),
@@ -71,7 +64,9 @@ def _sections(result: KernelResult) -> list[Section]:
             note=lambda one: f"{one.source} ({one.certainty})",
         ),
     ]
-    return [Section("Kernel settings", "kernel", "Read, not changed.", table=Table(columns, result.settings))]
+    table = Table(columns, result.settings)
+    section = Section("Kernel settings", "kernel", "Read, not changed.", table=table)
+    return Page(title, f"{result.machine}.", [section])
 
 
 def _recommended(one: KernelSetting) -> Cell:

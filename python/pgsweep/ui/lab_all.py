@@ -56,7 +56,9 @@ def all_page(result: LabAllResult) -> Page:
 
 
 def _title(result: LabAllResult) -> tuple[str, str]:
-    claims = Counter(_verdicts(result))
+    claims = Counter(
+        claim.verdict for each in result.results if each.experiment for claim in each.experiment.claims
+    )
     wrong = claims["does not hold here"]
     title = (
         f"{count(len(result.results))} experiments run here: {claims['holds']} of "
@@ -67,10 +69,6 @@ def _title(result: LabAllResult) -> tuple[str, str]:
     if result.skipped:
         lead += f" Skipped: {len(result.skipped)}."
     return title, lead
-
-
-def _verdicts(result: LabAllResult) -> list[str]:
-    return [claim.verdict for each in result.results if each.experiment for claim in each.experiment.claims]
 
 
 def _overview(result: LabAllResult, *, named: bool) -> Table[list[str]]:

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
 from pgsweep.errors import UsageError
 from pgsweep.records.lab import LabCell, LabPlot
 from pgsweep.ui.lab_figures import value_text
 from pgsweep.ui.numbers import figure
+from pgsweep.ui.plot import text_svg
 from pgsweep.ui.scales import round_steps
 from pgsweep.units import parse_bytes
 
@@ -78,10 +80,10 @@ def plot_svg(plot: LabPlot, cells: Sequence[LabCell]) -> str:
     out = [
         f'<svg class="plot" viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img" '
         f'aria-label="{escape(plot.title)}" xmlns="http://www.w3.org/2000/svg">',
-        _text("axis-title", _LEFT - 62, 20, plot.title + (", logarithmic" if plot.log else "")),
+        text_svg("axis-title", _LEFT - 62, 20, plot.title + (", logarithmic" if plot.log else "")),
         *_grid(axis, unit),
         *_labels(places, turned=turned),
-        _text("axis-title", _WIDTH - _RIGHT, height - 6, plot.x, "end"),
+        text_svg("axis-title", _WIDTH - _RIGHT, height - 6, plot.x, "end"),
         *(_legend(plot.colour, colours) if plot.colour else []),
     ]
     for number, colour in enumerate(colours):
@@ -101,7 +103,8 @@ def _series(
     out = []
     if plot.kind == "lines" and len(placed) > 1:
         points = [
-            f"{x:.1f} {axis.y(statistics.median(cell.runs)):.1f}" for x, cell in sorted(placed, key=_first)
+            f"{x:.1f} {axis.y(statistics.median(cell.runs)):.1f}"
+            for x, cell in sorted(placed, key=itemgetter(0))
         ]
         out.append(f'<path class="line {colour}" d="M{" L".join(points)}"/>')
     for x, cell in placed:
@@ -208,7 +211,7 @@ def _grid(axis: _Axis, unit: str) -> list[str]:
         kind = "base" if tick == 0 else "grid"
         out.append(f'<path class="{kind}" d="M{_LEFT:.0f} {y:.1f}h{_PLOT_WIDTH:.0f}"/>')
         shown = f"{figure(100 * tick)}%" if unit == "ratio" else value_text(tick, unit)
-        out.append(_text("tick", _LEFT - 10, y + 4, shown, "end"))
+        out.append(text_svg("tick", _LEFT - 10, y + 4, shown, "end"))
     return out
 
 
@@ -233,7 +236,7 @@ def _labels(places: dict[str, float], *, turned: bool) -> list[str]:
                 f'rotate(-36)"><title>{escape(name)}</title>{escape(shown)}</text>'
             )
         elif x - written > 7 * len(shown) + 8:
-            out.append(_text("tick", x, _BASE + 20, shown, "middle"))
+            out.append(text_svg("tick", x, _BASE + 20, shown, "middle"))
             written = x
     return out
 
@@ -244,17 +247,9 @@ def _legend(factor: str, colours: Sequence[str]) -> list[str]:
     x = _WIDTH - _RIGHT
     for number in range(len(colours) - 1, -1, -1):
         x -= 7.8 * len(colours[number])
-        out.append(_text("label", x, 40, colours[number]))
+        out.append(text_svg("label", x, 40, colours[number]))
         x -= 16
         out.append(f'<rect class="fill {_COLOURS[number]}" x="{x:.1f}" y="30" width="11" height="11"/>')
         x -= 18
-    out.append(_text("axis-title", x, 40, factor, "end"))
+    out.append(text_svg("axis-title", x, 40, factor, "end"))
     return out
-
-
-def _first(placed: tuple[float, LabCell]) -> float:
-    return placed[0]
-
-
-def _text(css_class: str, x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text class="{css_class}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

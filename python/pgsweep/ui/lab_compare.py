@@ -7,7 +7,7 @@ from pgsweep.ui.numbers import figure
 from pgsweep.ui.section import Page, Section
 from pgsweep.ui.table import Column, Table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import Rows, View, rows_of
+from pgsweep.ui.view import View, listed
 
 
 def compare_text(result: LabCompareResult, terminal: Terminal) -> str:
@@ -69,8 +69,4 @@ def _differs(result: LabCompareResult) -> list[str]:
     return [f"{name}: {' and '.join(values)}" for name, values in result.differs.items()]
 
 
-def _rows(result: LabCompareResult) -> Rows:
-    return rows_of(LabDifference, result.cells)
-
-
-VIEW = View(LabCompareResult, text=compare_text, page=compare_page, rows=_rows)
+VIEW = View(LabCompareResult, text=compare_text, page=compare_page, rows=listed(LabDifference, "cells"))

@@ -132,10 +132,6 @@ def _shortened(query: str | None) -> str:
 
 def memory_page(result: MemoryResult) -> Page:
     """Return the cost of a connection, the sum, and the processes."""
-    return Page(*_title(result), _sections(result))
-
-
-def _title(result: MemoryResult) -> tuple[str, str]:
     cost = result.cost
     title = (
         "The memory of every process"
@@ -143,10 +139,6 @@ def _title(result: MemoryResult) -> tuple[str, str]:
         else f"A connection costs {format_bytes(cost.mean_bytes)}, not the "
         f"{format_bytes(cost.rss_mean_bytes)} of RSS"
     )
-    return title, " ".join(cost_lines(result))
-
-
-def _sections(result: MemoryResult) -> list[Section]:
     totals = result.totals
     facts = [
         Fact(known_bytes(totals.shared_memory_bytes), "shared memory, once", Measured),
@@ -160,7 +152,8 @@ def _sections(result: MemoryResult) -> list[Section]:
     if result.hidden:
         notes.append(f"{counted(result.hidden, 'more process was', 'more processes were')} left out.")
     table = _table(result.processes)
-    return [Section("Processes", "processes", facts=facts, table=table, notes=notes)]
+    section = Section("Processes", "processes", facts=facts, table=table, notes=notes)
+    return Page(title, " ".join(cost_lines(result)), [section])
 
 
 VIEW = View(MemoryResult, memory_text, memory_page, listed(MemoryProcess, "processes"))

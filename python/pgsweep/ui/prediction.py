@@ -150,7 +150,7 @@ def _room(found: NoEviction) -> str:
     if not found.removable_bytes:
         return f"Nothing was evicted: the {used} in use fit. Of smaller sizes nothing is known."
     return (
-        f"Nothing was evicted: everything in use fits into {used}. At least "
+        f"Nothing was evicted: {used} held pages at most. At least "
         f"{format_bytes(found.removable_bytes)} can be taken away without a further miss; below {known} "
         "nothing is known."
     )

@@ -30,14 +30,7 @@ from pgsweep.ui.numbers import (
     rough_percent,
 )
 from pgsweep.ui.section import Fact, Section
-from pgsweep.ui.served import (
-    CAPTION,
-    THROUGHPUT_CAPTION,
-    Loop,
-    Served,
-    served_svg,
-    throughput_svg,
-)
+from pgsweep.ui.served import Loop, Served, served_section
 from pgsweep.ui.table import HERE, PREDICTED, Column, Measured, Table, predicted
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import as_setting, format_estimate
@@ -336,17 +329,7 @@ def picture_section(result: PredictResult, memory: MemoryPrediction) -> Section 
     points = [point for point in memory.points if point.shared_buffers_bytes in curve]
     served = [_served(curve[point.shared_buffers_bytes], point, per_second) for point in points]
     loop = [Loop(p.shared_buffers_bytes, p.ratio, p.low, p.high) for p in _throughput(memory).values()]
-    marks = {today: "today"} if any(one.size_bytes == today for one in served) else {}
-    measured = dict.fromkeys(marks, observed.miss_ratio)
-    title = "What serves the page accesses at each size"
-    figures = [
-        (served_svg(served, measured=measured, marks=marks, title=title), CAPTION),
-        (throughput_svg(loop, marks=marks, title="Throughput at each size"), THROUGHPUT_CAPTION),
-    ]
-    figures = [figure for figure in figures if figure[0]]
-    if not figures:
-        return None
-    return Section("What serves the page accesses", "served", _lead(memory), figures=figures)
+    return served_section(served, loop, {today: "today"}, _lead(memory), measured=observed.miss_ratio)
 
 
 def _served(point: CurvePoint, disk: DiskPoint, per_second: float) -> Served:

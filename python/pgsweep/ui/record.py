@@ -45,6 +45,7 @@ _ENDINGS = {
     "enough": "until there was enough data",
     "time": "as long as asked for",
     "limit": "until a limit was reached",
+    "budget": "ended early: it took more than its budget",
     "still": "ended early: hardly anything was evicted",
     "unpredictable": "ended early: no prediction is possible from this load",
     "interrupt": "ended by interrupt",

@@ -224,7 +224,7 @@ def from_json(text: bytes, name: str) -> Result:
     except _BROKEN as error:
         raise UsageError(
             f"`{name}` is not a result of pgsweep",
-            cause=f"it is not readable as JSON: {error}",
+            cause=f"it cannot be read as JSON ({error})",
             hint=f"give a file that one of these wrote with --json or -o FILE: {makers()}",
         ) from error
     if schema not in MODULES:

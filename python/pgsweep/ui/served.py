@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pgsweep.ui.numbers import factor, factors, format_bytes, percent
 from pgsweep.ui.plot import Frame, hits, open_svg, ratio_grid, size_grid, spread, text_svg
 from pgsweep.ui.scales import RatioAxis, SizeAxis
+from pgsweep.ui.section import Section
 
 CAPTION = (
     "Of all page accesses, what is read from disk, what is found in the page cache, and, above both, what is "
@@ -161,6 +162,33 @@ def throughput_svg(points: Sequence[Loop], *, marks: Mapping[int, str], title: s
     out += hits(frame, x_axis, tips)
     out.append("</svg>")
     return "\n".join(out)
+
+
+def served_section(
+    points: Sequence[Served], loop: Sequence[Loop], marks: Mapping[int, str], lead: str, *, measured: float
+) -> Section | None:
+    """Return both pictures as a part of a page; None where there is none.
+
+    Args:
+        points: by size, ascending.
+        loop: the throughput at these, where it is predicted.
+        marks: sizes to be marked, and the words at them; the first is today's.
+        lead: the sentence below the title.
+        measured: misses that were counted today.
+    """
+    today = next(iter(marks))
+    marks = {size: word for size, word in marks.items() if any(one.size_bytes == size for one in points)}
+    counted = {today: measured} if today in marks else {}
+    title = "What serves the page accesses at each size"
+    caption = BOUNDED_CAPTION if any(one.disk is None for one in points) else CAPTION
+    figures = [
+        (served_svg(points, measured=counted, marks=marks, title=title), caption),
+        (throughput_svg(loop, marks=marks, title="Throughput at each size"), THROUGHPUT_CAPTION),
+    ]
+    figures = [figure for figure in figures if figure[0]]
+    if not figures:
+        return None
+    return Section("What serves the page accesses", "served", lead, figures=figures)
 
 
 def marked_sizes(frame: Frame, axis: SizeAxis, marks: Mapping[int, str]) -> list[str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from pgsweep.plain import shown
 from pgsweep.records.rollup import FOLDED
-from pgsweep.records.top import TopBackends, TopRates, TopRelation, TopSample
+from pgsweep.records.top import TopBackends, TopRates, TopRelation, TopSample, TopView
 from pgsweep.ui.cache import heat
 from pgsweep.ui.line import Line, Span, cut, padded, painted, shortened_apart, spaced
 from pgsweep.ui.names import relation_name
@@ -361,14 +361,20 @@ def missing_line(sample: TopSample, index: int) -> str:
     return text + (f"; {shown(entry.enable)}" if entry.enable else "")
 
 
-def once_text(sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool, wanted: str = "") -> str:
+def once_text(sample: TopSample, terminal: Terminal, view: TopView) -> str:
     """Return the page as text, as `--once` prints it; only on a terminal is it cut to its width."""
     head = terminal.wrap(f"{subject_line(sample)}; read by {sample.pool_source}")
     lines: list[Line] = [[_value(line)] for line in head.split("\n")]
     lines += page_head(sample, terminal)
     lines.append([])
-    limited = terminal.interactive
-    lines += relation_table(sample, terminal, sort=sort, reverse=reverse, limited=limited, wanted=wanted)
+    lines += relation_table(
+        sample,
+        terminal,
+        sort=view.sort,
+        reverse=view.reverse,
+        limited=terminal.interactive,
+        wanted=view.filter,
+    )
     left = sample.relations_found - len(sample.relations)
     if left:
         lines.append([_words(f"... and {counted(left, 'relation')} more; all of them: `pgsweep cache`")])

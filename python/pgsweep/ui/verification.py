@@ -65,11 +65,6 @@ def _shown(value: VerifiedValue, number: float) -> str:
     return factor(number)
 
 
-def _interval(value: VerifiedValue) -> str:
-    """Return both ends of the prediction's interval; what they are of stands beside them."""
-    return _ends(value, value.low, value.high)
-
-
 def _ends(value: VerifiedValue, low: float, high: float) -> str:
     if value.unit == "bytes per access":
         return f"{format_bytes(low)} to {format_bytes(high)}"
@@ -94,7 +89,7 @@ def _values(result: VerifyResult) -> Table[VerifiedValue]:
             group=MEASURED,
         ),
         Column("predicted", lambda value: _shown(value, value.predicted), group=PREDICTED),
-        Column("90% interval", _interval, group=PREDICTED),
+        Column("90% interval", lambda value: _ends(value, value.low, value.high), group=PREDICTED),
         Column("after\nmeasured", _measured, page="after", group=MEASURED),
         Column("", _word, left=True, page="interval"),
     ]

@@ -47,7 +47,8 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
     rows, catalogs = _parted(result.relations) if result.relations_found is None else (result.relations, [])
     cut = terminal.interactive and result.relations_found is None
     hidden = max(0, len(rows) - _ROWS_SHOWN) if cut else 0
-    parts = [_wrapped([_head(result), *_plan_lines(result)], terminal)]
+    head = f"{format_bytes(result.asked_bytes)} into {_CACHES.get(result.into, shown(result.into))}"
+    parts = [_wrapped([head, *_plan_lines(result)], terminal)]
     if result.work is not None:
         parts.append(_wrapped(_done(result), terminal))
     if rows:
@@ -72,10 +73,6 @@ def _wrapped(lines: Iterable[str], terminal: Terminal) -> str:
     return "\n".join(part for line in lines for part in textwrap.wrap(line, terminal.width))
 
 
-def _head(result: WarmResult) -> str:
-    return f"{format_bytes(result.asked_bytes)} into {_CACHES.get(result.into, shown(result.into))}"
-
-
 def _plan_lines(result: WarmResult) -> list[str]:
     lines = [f"Order: {result.heat_source}."]
     for budget in result.budgets:
@@ -95,6 +92,8 @@ def _plan_lines(result: WarmResult) -> list[str]:
                 "Statistics do not say which blocks of a relation are used, so each is read from its "
                 "beginning. A heat file does: `pgsweep warm save`."
             )
+    if not _parted(result.relations)[0] and _parted(result.refused)[0]:
+        lines.append("Only system catalogs are planned: of all else the role may read nothing.")
     lines += _time_lines(result)
     return lines
 

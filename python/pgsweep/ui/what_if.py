@@ -50,17 +50,13 @@ def what_if_text(result: PredictResult, terminal: Terminal) -> str:
     return "\n\n".join(parts)
 
 
-def what_if_verdict_title(changed: ChangedPrediction) -> str:
-    """Return the verdict of the changed curve, in words."""
-    return f"With the what-ifs: {VERDICTS[changed.verdict.level]}"
-
-
 def what_if_section(result: PredictResult) -> Section:
     """Return the same as a section of the page."""
     changed = result.changed
     notes = [_sentence(one) for one in result.what_if]
     if changed is not None:
-        notes += [what_if_verdict_title(changed), *changed.verdict.sentences, *_reasons(result, changed)]
+        title = f"With the what-ifs: {VERDICTS[changed.verdict.level]}"
+        notes += [title, *changed.verdict.sentences, *_reasons(result, changed)]
     facts = []
     if changed is not None:
         facts.append(Fact(f"{count(changed.accesses_per_second)}/s", "page accesses, assumed", Predicted))

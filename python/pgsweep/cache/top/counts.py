@@ -40,11 +40,7 @@ class PoolCounts:
 
 
 def read_counts(access: Access) -> PoolCounts:
-    """Count the pool's buffers now.
-
-    Raises:
-        ConnectionFailed: the server has gone.
-    """
+    """Count the pool's buffers now."""
     return _peeked(access) if access.pool_source == "peek" else _asked(access)
 
 

@@ -146,11 +146,7 @@ def _as_failure(error: Exception) -> PgsweepError:
 
 
 def take_twice(live: Live, interval_seconds: float) -> CacheSample:
-    """Return one sample, of the second of two readings `interval_seconds` apart, with rates between both.
-
-    Raises:
-        ConnectionFailed: the server has gone.
-    """
+    """Return one sample, of the second of two readings `interval_seconds` apart, with rates between both."""
     live.interval_seconds = interval_seconds
     live.look(with_files=False)
     time.sleep(live.effective_interval_seconds)

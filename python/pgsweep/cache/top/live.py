@@ -87,9 +87,6 @@ class Live:
         access: the server; the session is ours alone.
         every_database: name relations of all databases that may be entered, not only of the session's.
         counting: goes on from an earlier session; begins anew by default.
-
-    Raises:
-        ConnectionFailed: the server has gone.
     """
 
     def __init__(
@@ -137,7 +134,6 @@ class Live:
             with_files: begin to read the page cache, if that is due.
 
         Raises:
-            ConnectionFailed: the server has gone.
             PgsweepError: a statement took too long.
         """
         access = self._access
@@ -161,11 +157,7 @@ class Live:
         return self._sample(pool, rows, now)
 
     def read_files(self, seconds: float) -> None:
-        """Read the page cache now, due or not, and wait for it, at most this long.
-
-        Raises:
-            ConnectionFailed: the server has gone.
-        """
+        """Read the page cache now, due or not, and wait for it, at most this long."""
         self._files_due = 0.0
         self._start_on_files(time.monotonic())
         if self._file_thread is not None:

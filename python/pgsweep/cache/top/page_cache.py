@@ -56,9 +56,6 @@ def look_at_files(
         access: the server, on this host.
         pool: what lies in the pool now; read from the server's memory where there is none.
         directory: the rows.
-
-    Raises:
-        ConnectionFailed: the server has gone.
     """
     assert access.postmaster_pid is not None
     block_bytes = access.server.block_size_bytes

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pgsweep.records.lab import LabResult
 
 
-@subcommand(hidden=True)
+@subcommand()
 @click.argument("first", type=FileName(needed="file"))
 @click.argument("second", type=FileName(needed="file"))
 def command(

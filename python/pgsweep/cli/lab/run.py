@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,32 @@ if TYPE_CHECKING:
     from pgsweep.lab.protocol import Disposable
 
 
-@subcommand()
+@dataclass(frozen=True)
+class _Asked:
+    """The options, by name."""
+
+    what: str | None
+    every: bool
+    scale: float | None
+    full: bool
+    repeat: int | None
+    seed: int | None
+    samples: Path | None
+    pg_bindir: Path | None
+    work_dir: Path | None
+    executor: str | None
+    dsn: str | None
+    restart_command: str | None
+    dry_run: bool
+    yes: bool
+
+    @property
+    def divisor(self) -> float | None:
+        """What the article's sizes are divided by; None for the experiment's own."""
+        return 1.0 if self.full else self.scale
+
+
+@subcommand(takes=_Asked)
 @click.argument("what", metavar="[NAME|GRID.toml]", required=False)
 @click.option("--all", "every", is_flag=True, help="Every experiment, one after the other; one report.")
 @click.option(
@@ -66,25 +92,7 @@ if TYPE_CHECKING:
 )
 @click.option("-n", "--dry-run", is_flag=True, help="With --dsn: say what would be done, and do nothing.")
 @click.option("-y", "--yes", is_flag=True, help="With --dsn: do not ask.")
-def command(
-    run: Run,
-    /,
-    *,
-    what: str | None,
-    every: bool,
-    scale: float | None,
-    full: bool,
-    repeat: int | None,
-    seed: int | None,
-    samples: Path | None,
-    pg_bindir: Path | None,
-    work_dir: Path | None,
-    executor: str | None,
-    dsn: str | None,
-    restart_command: str | None,
-    dry_run: bool,
-    yes: bool,
-) -> None:
+def command(run: Run, asked: _Asked) -> None:
     r"""Run an experiment of `pgsweep lab list`, or the grid of settings that a TOML file describes.
 
     An experiment repeats what a published article measured, its sizes divided by --scale, and shows
@@ -120,54 +128,58 @@ def command(
       pgsweep lab run my-grid.toml --executor processes:2
       pgsweep lab run my-grid.toml --dsn service=test --restart-command 'systemctl restart postgresql'
     """
-    settings = run.settings
     from pgsweep.lab.protocol import Place
-    from pgsweep.lab.run import prepare
-    from pgsweep.pg.conninfo import place_of
     from pgsweep.pg.secrets import without_secrets
 
-    if full and scale is not None:
+    _check(asked)
+    server = _server_of(asked)
+    place = Place(asked.pg_bindir, asked.work_dir, server)
+    line = shell_words(["pgsweep", *map(without_secrets, run.settings.arguments)])
+    how: dict[str, Any] = {"repetitions": asked.repeat, "seed": asked.seed, "place": place, "command": line}
+    if asked.what is None:
+        _run_every(run, asked.samples or Path("lab.samples"), asked.divisor, how)
+    else:
+        _run_one(run, asked.what, asked, how)
+
+
+def _check(asked: _Asked) -> None:
+    if asked.full and asked.scale is not None:
         raise UsageError("--full and --scale both say the scale", hint="leave one of them out")
-    if every == (what is not None):
+    if asked.every == (asked.what is not None):
         raise UsageError(
             "name an experiment or a grid, or give --all",
-            cause="both were given" if every else "neither was given",
+            cause="both were given" if asked.every else "neither was given",
             hint="pgsweep lab list",
         )
-    chosen_scale = 1.0 if full else scale
-    server = _server_of(dsn, restart_command, needless=dry_run or yes)
-    for option, given in (("--dsn", dsn), ("--executor", executor)):
-        if given is not None and what is None:
-            raise UsageError(
-                f"{option} goes with a grid, not with --all", hint=f"pgsweep lab run GRID.toml {option} ..."
-            )
-    if executor is not None:
-        from pgsweep.workers import check_executor
 
-        check_executor(executor)
-    place = Place(pg_bindir, work_dir, server)
-    command = shell_words(["pgsweep", *map(without_secrets, settings.arguments)])
-    how: dict[str, Any] = {"repetitions": repeat, "seed": seed, "place": place, "command": command}
-    if what is None:
-        _run_every(run, samples or Path("lab.samples"), chosen_scale, how)
-        return
-    chosen = prepare(what, scale=chosen_scale)
+
+def _run_one(run: Run, what: str, asked: _Asked, how: dict[str, Any]) -> None:
+    """Run an experiment or a grid; `how` as `Chosen.run` takes it.
+
+    Raises:
+        ClusterError: no run could be done.
+    """
+    from pgsweep.lab.run import prepare
+    from pgsweep.pg.conninfo import place_of
+
+    settings, server = run.settings, how["place"].server
+    chosen = prepare(what, scale=asked.divisor)
     shown = "a private server"
     if server is not None:
-        for line in chosen.announced(server, repeat):
+        for line in chosen.announced(server, asked.repeat):
             click.echo(line, err=True)
-        if dry_run:
+        if asked.dry_run:
             settings.say("dry run: nothing was changed")
             return
-        confirm("Run these steps on this server now?", yes=yes, what="this disturbs the server")
+        confirm("Run these steps on this server now?", yes=asked.yes, what="this disturbs the server")
         shown = place_of(server.conninfo)
-    file = samples or Path(f"{chosen.plan.name.replace('/', '-')}.samples.jsonl")
+    file = asked.samples or Path(f"{chosen.plan.name.replace('/', '-')}.samples.jsonl")
     check_writable(file)
     settings.kept.append(file)
     with ConsoleProgress(settings) as progress:
         if chosen.seconds is not None:
             progress.note(f"about {seconds_text(chosen.seconds)}, assumed")
-        result = chosen.run(samples=file, progress=progress, executor=executor, **how)
+        result = chosen.run(samples=file, progress=progress, executor=asked.executor, **how)
     run.show(result, server=shown)
     settings.say(f"every run: {file}")
     failed = [cell for cell in result.cells if cell.failures]
@@ -194,29 +206,30 @@ def _run_every(run: Run, folder: Path, scale: float | None, how: dict[str, Any])
         raise ClusterError("no experiment could be run", cause=found.skipped[0].why)
 
 
-def _server_of(dsn: str | None, restart_command: str | None, *, needless: bool) -> Disposable | None:
-    """Return the server that is named disposable, where one is.
-
-    Args:
-        dsn: where it is.
-        restart_command: what restarts it.
-        needless: whether options were given that go with a server only.
-    """
+def _server_of(asked: _Asked) -> Disposable | None:
+    """Return the server that is named disposable, where one is; what cannot be combined is refused."""
     from pgsweep.lab.protocol import Disposable
     from pgsweep.pg.conninfo import build_conninfo
 
-    if dsn is None:
-        if restart_command is not None or needless:
-            raise UsageError(
-                "--restart-command, --dry-run and --yes go with --dsn",
-                cause="without --dsn the server is a private one, and no other is touched",
-                hint="leave them out, or name a server: --dsn 'host=... dbname=...'",
-            )
-        return None
-    if not (restart_command or "").strip():
+    dsn, restart_command = asked.dsn, asked.restart_command or ""
+    if dsn is None and (asked.restart_command is not None or asked.dry_run or asked.yes):
+        raise UsageError(
+            "--restart-command, --dry-run and --yes go with --dsn",
+            cause="without --dsn the server is a private one, and no other is touched",
+            hint="leave them out, or name a server: --dsn 'host=... dbname=...'",
+        )
+    if dsn is not None and not restart_command.strip():
         raise UsageError(
             "--dsn needs --restart-command: each run restarts the server",
             hint="--restart-command 'systemctl restart postgresql'",
         )
-    assert restart_command is not None
-    return Disposable(build_conninfo(dsn), restart_command)
+    for option, given in (("--dsn", dsn), ("--executor", asked.executor)):
+        if given is not None and asked.what is None:
+            raise UsageError(
+                f"{option} goes with a grid, not with --all", hint=f"pgsweep lab run GRID.toml {option} ..."
+            )
+    if asked.executor is not None:
+        from pgsweep.workers import check_executor
+
+        check_executor(asked.executor)
+    return None if dsn is None else Disposable(build_conninfo(dsn), restart_command)

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import Bytes, Count
+from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
     from pgsweep.records.budget import BudgetResult
+
+
+class _WorkMem(Bytes):
+    """A value of work_mem: a number without a unit is kB, as in PostgreSQL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes.
+
+        Raises:
+            UsageError: PostgreSQL would not take it.
+        """
+        text = str(value).strip()
+        size_bytes = super().convert(f"{text}kB" if text.isdecimal() else value, param, ctx)
+        if size_bytes < _LEAST_WORK_MEM:
+            raise UsageError(f"work_mem = `{value}` is refused by PostgreSQL", hint="it is at least 64kB")
+        return size_bytes
+
+
+_LEAST_WORK_MEM: Final = 64 << 10
+"""guc_tables.c."""
 
 
 @subcommand(server="database")
@@ -26,7 +47,7 @@ if TYPE_CHECKING:
     help="Sorts and hashes that each connection is assumed to hold at once, at the high end.",
 )
 @click.option(
-    "--work-mem", type=Bytes(), help="Compute the budget for this work_mem.  [default: the setting]"
+    "--work-mem", type=_WorkMem(), help="Compute the budget for this work_mem.  [default: the setting]"
 )
 @click.option(
     "--ram",

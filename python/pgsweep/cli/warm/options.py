@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgsweep.cli.common import Bytes, Count, Duration, FileName, pool_source_option
+from pgsweep.cli.common import Bytes, Count, FileName, options, pool_source_option
 from pgsweep.cli.completing import listed_relation_names, schema_names
 from pgsweep.cli.warm.file import SAVE_ONE
 from pgsweep.errors import UsageError
@@ -16,7 +15,6 @@ from pgsweep.errors import UsageError
 if TYPE_CHECKING:
     from pgsweep.warm.run.prepare import WarmOptions
 
-F = TypeVar("F", bound=Callable[..., Any])
 
 _CONNECTIONS = 3
 
@@ -42,80 +40,66 @@ class Names(click.ParamType[Any]):
         return names
 
 
-def top_option(function: F) -> F:
-    """Give a command that shows a heat file's relations the number of them; it arrives as top."""
-    return click.option(
-        "--top",
-        type=click.IntRange(min=1),
-        default=20,
-        show_default=True,
-        metavar="N",
-        help="Show only the N largest relations. Files, --json and --csv have all.",
-    )(function)
+top_option = click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Show only the N largest relations. Files, --json and --csv have all.",
+)
+"""How many of a heat file's relations are shown; it arrives as top."""
 
 
-def warm_options(function: F) -> F:
-    """Give a command these options; `options_of` makes them the feature's."""
-    decorators = (
-        click.option(
-            "--relations",
-            type=Names(),
-            multiple=True,
-            metavar="NAME,...",
-            shell_complete=listed_relation_names,
-            help="Only these, written as in SQL: a table with its indexes and TOAST, a partitioned one with "
-            "all partitions. May be repeated.  [default: all of DBNAME]",
-        ),
-        click.option(
-            "--schema",
-            multiple=True,
-            metavar="NAME",
-            shell_complete=schema_names,
-            help="Only this schema. May be repeated.",
-        ),
-        click.option("--every-database", is_flag=True, help="All databases that the role may connect to."),
-        click.option(
-            "--heat",
-            type=FileName(needed="file", hint=SAVE_ONE, dir_okay=False),
-            help="Order by what `pgsweep warm save` wrote to FILE; what it does not hold comes after, by "
-            "statistics.",
-        ),
-        click.option(
-            "--into",
-            type=click.Choice(["pool", "page-cache", "both"]),
-            default="pool",
-            help="Which cache to fill: shared_buffers, the page cache, or both: the hottest into "
-            "shared_buffers, the rest into the page cache.",
-        ),
-        click.option(
-            "--budget",
-            type=Bytes(),
-            help="Read no more than this.  [default: what the cache holds, less a reserve]",
-        ),
-        click.option(
-            "--mode",
-            type=click.Choice(["kernel", "read", "prefetch"]),
-            help="How to warm the page cache. kernel: pgsweep reads the files itself, on the server's host. "
-            "read, prefetch: pg_prewarm in that mode.  [default: kernel where possible, else read]",
-        ),
-        click.option(
-            "--connections", type=Count(1, 64), default=_CONNECTIONS, help="Sessions that read at once."
-        ),
-        click.option("--rate", type=Bytes(), help="Read no faster than this a second: 100MB."),
-    )
-    function = pool_source_option(function)
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
-
-
-def latency_option(function: F) -> F:
-    """Give a command --max-latency."""
-    return click.option(
-        "--max-latency",
-        type=Duration(),
-        help="Pause while the reading of one cold block takes longer than this: 50ms.",
-    )(function)
+warm_options = options(
+    click.option(
+        "--relations",
+        type=Names(),
+        multiple=True,
+        metavar="NAME,...",
+        shell_complete=listed_relation_names,
+        help="Only these, written as in SQL: a table with its indexes and TOAST, a partitioned one with "
+        "all partitions. May be repeated.  [default: all of DBNAME]",
+    ),
+    click.option(
+        "--schema",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=schema_names,
+        help="Only this schema. May be repeated.",
+    ),
+    click.option("--every-database", is_flag=True, help="All databases that the role may connect to."),
+    click.option(
+        "--heat",
+        type=FileName(needed="file", hint=SAVE_ONE, dir_okay=False),
+        help="Order by what `pgsweep warm save` wrote to FILE; what it does not hold comes after, by "
+        "statistics.",
+    ),
+    click.option(
+        "--into",
+        type=click.Choice(["pool", "page-cache", "both"]),
+        default="pool",
+        help="Which cache to fill: shared_buffers, the page cache, or both: the hottest into "
+        "shared_buffers, the rest into the page cache.",
+    ),
+    click.option(
+        "--budget",
+        type=Bytes(),
+        help="Read no more than this.  [default: what the cache holds, less a reserve]",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(["kernel", "read", "prefetch"]),
+        help="How to warm the page cache. kernel: pgsweep reads the files itself, on the server's host. "
+        "read, prefetch: pg_prewarm in that mode.  [default: kernel where possible, else read]",
+    ),
+    click.option(
+        "--connections", type=Count(1, 64), default=_CONNECTIONS, help="Sessions that read at once."
+    ),
+    click.option("--rate", type=Bytes(), help="Read no faster than this a second: 100MB."),
+    pool_source_option,
+)
+"""What to warm, and how; `options_of` makes them the feature's."""
 
 
 def options_of(given: dict[str, Any], max_latency: float | None = None) -> WarmOptions:

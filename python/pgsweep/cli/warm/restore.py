@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import click
 
@@ -33,7 +33,12 @@ from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
     default=True,
     help="Restore usage counts: blocks whose count was above 1 are accessed until they reach it again.",
 )
-@click.option("--budget", type=Bytes(), help="Use no more of the pool than this.  [default: what it holds]")
+@click.option(
+    "--budget",
+    "budget_bytes",
+    type=Bytes(),
+    help="Use no more of the pool than this.  [default: what it holds]",
+)
 @click.option(
     "-j",
     "--connections",
@@ -42,8 +47,18 @@ from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
     help="Sessions that read at once; blocks are requested from the disk before they are read, so few "
     "suffice.",
 )
-@click.option("--rate", type=Bytes(), help="Read and touch no more than this each second.")
-@click.option("--max-latency", type=Duration(), help="Pause while reading one block takes longer than this.")
+@click.option(
+    "--rate",
+    "rate_bytes_per_second",
+    type=Bytes(),
+    help="Read and touch no more than this each second.",
+)
+@click.option(
+    "--max-latency",
+    "max_latency_seconds",
+    type=Duration(),
+    help="Pause while reading one block takes longer than this.",
+)
 @click.option("--wait", type=Duration(), help="Wait this long for a server that is still starting.")
 @click.option(
     "--next-start",
@@ -58,17 +73,11 @@ def command(
     /,
     *,
     file: str,
-    into: Literal["pool", "page-cache", "both"],
-    heat: bool,
-    budget: int | None,
-    connections: int,
-    rate: int | None,
-    max_latency: float | None,
     wait: float | None,
     next_start: float | None,
-    source: Literal["auto", "peek", "sql"],
     dry_run: bool,
     top: int,
+    **wanted: Any,
 ) -> int:
     r"""Bring back what FILE holds: the hottest blocks of all databases first, with their usage counts.
 
@@ -78,7 +87,7 @@ def command(
     matched is listed.
 
     Loading the program and FILE takes a second in which a restarted server is cold. With --next-start that is
-    done before the restart.
+    done before the restart: a server that was started after this command is the next one.
 
     It never reads more than the pool holds: into a smaller pool the coldest blocks are not restored. What is
     resident already is not read again, so the same command resumes a restore that was cut short. It needs
@@ -94,6 +103,7 @@ def command(
       pgsweep warm restore shop.heat shop --dry-run
     """
     from pgsweep.cli.progress import ConsoleProgress
+    from pgsweep.host.machine import process_began
     from pgsweep.warm.heat import restore as feature
     from pgsweep.warm.heat.file import read_heat
     from pgsweep.warm.heat.restore_plan import RestoreOptions
@@ -106,15 +116,9 @@ def command(
     target = run.target
     saved = read_heat(path)
     options = RestoreOptions(
-        into=into,
-        heat=heat,
-        budget_bytes=budget,
-        connections=connections,
-        rate_bytes_per_second=rate,
-        max_latency_seconds=max_latency,
         wait_seconds=next_start or wait or 0.0,
-        next_start=next_start is not None,
-        source=source,
+        started_after=None if next_start is None else process_began(),
+        **wanted,
     )
     if dry_run:
         run.show(target.use(lambda conninfo: feature.dry_run(conninfo, path, saved, options)))

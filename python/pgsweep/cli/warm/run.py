@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgsweep.cli.command import Run, subcommand
-from pgsweep.cli.common import FileName
+from pgsweep.cli.common import Duration, FileName
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.settings import Settings
-from pgsweep.cli.warm.options import latency_option, options_of, warm_options
+from pgsweep.cli.warm.options import options_of, warm_options
 from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.ui.numbers import byte_rate, format_bytes
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 @subcommand(server="database")
 @warm_options
-@latency_option
+@click.option(
+    "--max-latency",
+    type=Duration(),
+    help="Pause while the reading of one cold block takes longer than this: 50ms.",
+)
 @click.option(
     "--journal",
     type=FileName(dir_okay=False),

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 import msgspec
 
 from pgsweep.errors import ClusterError
-from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, read_transparent, shared_memory
+from pgsweep.host.hugepages import (
+    Pool,
+    SharedMemory,
+    check_page_size,
+    read_pools,
+    read_transparent,
+    shared_memory,
+)
 from pgsweep.host.limits import UNLIMITED, HugeLimits, huge_page_limits
 from pgsweep.host.pagetables import model, own_tables, page_tables_of, vm_peak_bytes
 from pgsweep.host.postmaster import Search, search, user_of, why_not_linux
@@ -79,86 +86,80 @@ def examine(
         pending: with the settings that wait for a restart; without them, as it runs now.
 
     Raises:
-        UsageError: the text is not a connection string.
+        UsageError: the text is not a connection string, or there are no pages of that size.
         ConnectionFailed: the server cannot be reached, or went away.
         ClusterError: the server does not take the settings.
     """
     seen = _see(conninfo, pending=pending)
-    server, facts, pid = seen.server, seen.facts, seen.pid
     coming = _Coming.of(seen.start, settings or {})
-    changes = coming.changes
-    here = pid is not None or facts.by_socket
-    pools = read_pools() if here else []
-    mapping = shared_memory(pid) if pid is not None else None
-    size_of_page = (
-        page_bytes
-        or facts.huge_page_bytes
-        or next((pool.size_bytes for pool in pools if pool.is_default), USUAL_PAGE_BYTES)
+    changes, pid = coming.changes, seen.pid
+    pages = _Pages.of(seen, changes, page_bytes, scratch)
+    result = _result(seen, pages, changes, asked_bytes=page_bytes, connections=connections)
+    limits = UNLIMITED if pid is None else huge_page_limits(pid, pages.page_bytes)
+    result = _with_limits(result, limits, pages.own, seen.family)
+    around = Circumstances(
+        pid=pid,
+        here=seen.here,
+        may_be_here=not seen.here and bool(seen.found.closed),
+        shared_memory_type=result.shared_memory_type,
+        limits=limits,
+        uncounted=bool(coming.uncounted),
     )
-    size = (
-        _with_other_settings(
-            facts, mapping, changes, find_release(seen.found.pid, server.version_num), scratch
-        )
-        if changes
-        else _of_running(facts, mapping, size_of_page)
+    notes = [*pages.size.notes, *coming.notes]
+    return msgspec.structs.replace(
+        result, reasons=[*reasons_for(result, around), *notes], steps=steps_for(result, around)
     )
-    pool = next((pool for pool in pools if pool.size_bytes == size_of_page), None)
-    needed = None if size.likely_bytes is None else -(-size.likely_bytes // size_of_page)
-    status = _status(facts, mapping)
-    own = -(-mapping.size_bytes // size_of_page) if mapping is not None and mapping.huge else 0
-    if facts.huge_page_bytes not in (0, size_of_page):
-        own = 0  # the server's pages are of another size
-    target = None if pool is None or needed is None else pool.target(needed, own)
+
+
+def _result(
+    seen: _Seen, pages: _Pages, changes: dict[str, str], *, asked_bytes: int | None, connections: int | None
+) -> HugePagesResult:
+    """Return what is counted, without reasons and steps.
+
+    Args:
+        seen: the server.
+        pages: that it needs.
+        changes: settings that it is asked about.
+        asked_bytes: size of the pages, where it was asked for.
+        connections: for how many to predict page tables.
+    """
+    server, facts, pid, page = seen.server, seen.facts, seen.pid, pages.page_bytes
+    likely, exact, pool = pages.size.likely_bytes, pages.size.exact_bytes, pages.pool
     buffers = changes.get("shared_buffers", f"{server.shared_buffers_blocks}")
-    result = HugePagesResult(
+    return HugePagesResult(
         server_version=server.version,
         database=server.database,
         huge_pages=facts.huge_pages,
         settings=changes,
-        status=status,
+        status=_status(facts, pages.mapping),
         shared_buffers_bytes=bytes_of(buffers, server.block_size_bytes),
-        shared_memory_bytes=size.likely_bytes,
-        huge_pages_needed=needed,
-        huge_page_size_bytes=size_of_page,
+        shared_memory_bytes=likely,
+        huge_pages_needed=pages.needed,
+        huge_page_size_bytes=page,
         available=None if pool is None else pool.available,
-        target=target,
+        target=None if pool is None or pages.needed is None else pool.target(pages.needed, pages.own),
         reasons=[],
         methods=HugePagesMethods(
-            exact=None if size.exact_bytes is None else -(-size.exact_bytes // size_of_page),
-            server=facts.server_pages if not changes and page_bytes is None else None,
-            vmpeak=None if changes or pid is None else _vmpeak(pid, size_of_page),
+            exact=None if exact is None else -(-exact // page),
+            server=facts.server_pages if not changes and asked_bytes is None else None,
+            vmpeak=None if changes or pid is None else _vmpeak(pid, page),
         ),
         page_tables=_page_tables(
             [one for one in seen.family if one.inner_pid not in seen.ours],
-            mapping,
-            size,
+            pages.mapping,
+            pages.size,
             own_tables_bytes=seen.own_tables_bytes,
-            huge_page_bytes=size_of_page,
+            huge_page_bytes=page,
             connections=connections or _connections(facts, changes),
         ),
-        pools=[pool_record(p, size.likely_bytes) for p in pools],
-        transparent=read_transparent() if here else {},
+        pools=[pool_record(p, likely) for p in pages.pools],
+        transparent=read_transparent() if seen.here else {},
         steps=[],
-        missing=_missing(here, seen.found, pid),
-        own_pages=own,
-        after_stop=None if pool is None else pool.after_stop(own),
+        missing=_missing(seen.here, seen.found, pid),
+        own_pages=pages.own,
+        after_stop=None if pool is None else pool.after_stop(pages.own),
         shared_memory_type=changes.get("shared_memory_type", facts.shared_memory_type),
         place=seen.place,
-    )
-    limits = UNLIMITED if pid is None else huge_page_limits(pid, size_of_page)
-    result = _with_limits(result, limits, own, seen.family)
-    around = Circumstances(
-        pid=pid,
-        here=here,
-        may_be_here=not here and bool(seen.found.closed),
-        shared_memory_type=result.shared_memory_type,
-        setting_page_bytes=facts.huge_page_bytes,
-        limits=limits,
-        uncounted=bool(coming.uncounted),
-    )
-    notes = [*size.notes, *coming.notes]
-    return msgspec.structs.replace(
-        result, reasons=[*reasons_for(result, around), *notes], steps=steps_for(result, around)
     )
 
 
@@ -184,6 +185,11 @@ class _Seen:
     family: list[ProcessStatus]
     ours: set[int]
     own_tables_bytes: int
+
+    @property
+    def here(self) -> bool:
+        """Whether it runs on this host, also where its process may not be looked at."""
+        return self.pid is not None or self.facts.by_socket
 
 
 def _see(conninfo: str, *, pending: bool) -> _Seen:
@@ -236,6 +242,62 @@ class _Coming:
             notes.append(f"not counted: what waits for the next start of {', '.join(uncounted)}")
             notes += [] if start.unseen is None else [start.unseen]
         return cls(changes, uncounted, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """The huge pages that the shared memory takes, and those that the kernel has.
+
+    Attributes:
+        size: of the shared memory.
+        mapping: of the shared memory, where it can be looked at.
+        pools: the kernel's.
+        page_bytes: size of the pages.
+        own: how many the server has now.
+    """
+
+    size: _Size
+    mapping: SharedMemory | None
+    pools: list[Pool]
+    page_bytes: int
+    own: int
+
+    @classmethod
+    def of(
+        cls, seen: _Seen, changes: Mapping[str, str], asked_bytes: int | None, scratch: ScratchServer | None
+    ) -> _Pages:
+        """Return those that a server needs with changed settings; with pages of the size that is asked for.
+
+        Raises:
+            UsageError: there are no pages of that size.
+            ClusterError: the server does not take the settings.
+        """
+        facts, pid = seen.facts, seen.pid
+        pools = read_pools() if seen.here else []
+        check_page_size(asked_bytes, pools)
+        mapping = shared_memory(pid) if pid is not None else None
+        usual = next((pool.size_bytes for pool in pools if pool.is_default), USUAL_PAGE_BYTES)
+        page = asked_bytes or facts.huge_page_bytes or usual
+        if changes:
+            binaries = find_release(seen.found.pid, seen.server.version_num)
+            size = _with_other_settings(facts, mapping, changes, binaries, scratch)
+        else:
+            size = _of_running(facts, mapping, page)
+        own = -(-mapping.size_bytes // page) if mapping is not None and mapping.huge else 0
+        if facts.huge_page_bytes not in (0, page):
+            own = 0  # the server's pages are of another size
+        return cls(size, mapping, pools, page, own)
+
+    @property
+    def needed(self) -> int | None:
+        """How many are needed; None where the size is not known."""
+        likely = self.size.likely_bytes
+        return None if likely is None else -(-likely // self.page_bytes)
+
+    @property
+    def pool(self) -> Pool | None:
+        """The kernel's pool of pages of this size."""
+        return next((pool for pool in self.pools if pool.size_bytes == self.page_bytes), None)
 
 
 def _with_limits(

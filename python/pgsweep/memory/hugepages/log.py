@@ -8,7 +8,7 @@ from typing import IO
 
 import msgspec
 
-from pgsweep.host.hugepages import read_pools, read_transparent
+from pgsweep.host.hugepages import check_page_size, read_pools, read_transparent
 from pgsweep.memory.hugepages.inspect import USUAL_PAGE_BYTES, pool_record
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.memory.hugepages.steps import steps_for
@@ -119,9 +119,13 @@ def explain_log(text: str, page_bytes: int | None = None) -> HugePagesResult | N
 
     Returns:
         None if the log says nothing of huge pages.
+
+    Raises:
+        UsageError: there are no pages of that size.
     """
     pools = read_pools()
     default = next((pool.size_bytes for pool in pools if pool.is_default), USUAL_PAGE_BYTES)
+    check_page_size(page_bytes, pools)
     page = page_bytes or default
     pool = next((pool for pool in pools if pool.size_bytes == page), None)
     size = requested_bytes(text)

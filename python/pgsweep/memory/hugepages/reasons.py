@@ -24,7 +24,6 @@ class Circumstances:
         here: it runs on this kernel.
         may_be_here: its process may be one that runs here and may not be looked into.
         shared_memory_type: the setting.
-        setting_page_bytes: huge_page_size; 0 for the kernel's default.
         limits: of its hugetlb cgroups, for pages of the size in question.
         not_started: it did not start, for want of huge pages.
         uncounted: values that wait for its next start are not counted: it may take more pages then.
@@ -34,7 +33,6 @@ class Circumstances:
     here: bool = False
     may_be_here: bool = False
     shared_memory_type: str = "mmap"
-    setting_page_bytes: int = 0
     limits: HugeLimits = UNLIMITED
     not_started: bool = False
     uncounted: bool = False
@@ -163,9 +161,9 @@ def _huge_limits(result: HugePagesResult, around: Circumstances) -> list[str]:
     text = f"the server's hugetlb cgroup allows {format_bytes(limit) if limit else 'none'} of them{others} "
     text += f"({result.binding_limit})"
     raising = (
-        f"set huge_pages = off, or raise the limit (Kubernetes: resources.limits.{_resource(page)}); "
-        "container "
-        "runtimes have two, .rsvd and the other, and both must allow them"
+        "set huge_pages = off, or raise the limit (Kubernetes: resources.limits.hugepages-"
+        f"{huge_page_word(page)}i); container runtimes have two, .rsvd and the other, and both must allow "
+        "them"
     )
     # Where mapping is refused, nothing is touched.
     if limits.reserved is not None and result.binding_limit == str(limits.reserved.file):
@@ -190,11 +188,6 @@ def _memory_limit(result: HugePagesResult) -> list[str]:
         f"memory of {format_bytes(size)}: in ordinary pages it is killed once it has touched that much (huge "
         "pages do not count there, but for the mount option memory_hugetlb_accounting)"
     ]
-
-
-def _resource(page_bytes: int) -> str:
-    """Return Kubernetes' name for huge pages of a size."""
-    return f"hugepages-{huge_page_word(page_bytes)}i"
 
 
 def _me() -> str:

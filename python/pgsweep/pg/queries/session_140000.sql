@@ -19,7 +19,6 @@ WITH encoding AS (
     LIMIT 1
 )
 SELECT pg_catalog.convert_to(current_user::text, e.name) AS role,
-       pg_catalog.convert_to(pg_catalog.quote_ident(current_user::text), e.name) AS quoted_role,
        pg_catalog.convert_to(a.rolname::text, e.name) AS administrator,
        NOT a.rolsuper AS hosted,
        (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) AS superuser,

@@ -9,10 +9,12 @@ SELECT pg_catalog.convert_to(r.rolname::text, e.name) AS username,
        pg_catalog.sum(s.total_exec_time) / 1000 AS execution_seconds,
        pg_catalog.sum(s.shared_blks_hit)::pg_catalog.float8 AS hits,
        pg_catalog.sum(s.shared_blks_read)::pg_catalog.float8 AS reads,
-       pg_catalog.sum(s.temp_blks_read + s.temp_blks_written)::pg_catalog.float8 AS temporary
+       pg_catalog.sum(s.temp_blks_read + s.temp_blks_written)::pg_catalog.float8 AS temporary,
+       s.userid::pg_catalog.int8 AS user_oid,
+       s.dbid::pg_catalog.int8 AS database_oid
 FROM {schema}.pg_stat_statements(false) AS s
 CROSS JOIN encoding AS e
 LEFT JOIN pg_catalog.pg_roles AS r ON r.oid = s.userid
 LEFT JOIN pg_catalog.pg_database AS d ON d.oid = s.dbid
 WHERE s.toplevel
-GROUP BY r.rolname, d.datname, s.queryid, e.name
+GROUP BY s.userid, s.dbid, r.rolname, d.datname, s.queryid, e.name

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from pgsweep.errors import UsageError
 from pgsweep.records.prediction import (
@@ -146,13 +147,17 @@ class SizeReads:
     below: float = 0.0
     above: float = 0.0
 
-    def disk_share(self, factors: tuple[float, ...], *, fits: bool) -> tuple[float, float, float]:
+    def disk_share(
+        self, factors: tuple[float, ...], unexplained: float = 0.0, *, fits: bool
+    ) -> tuple[float, float, float]:
         """Return which share of the misses waits for the disk, and its bounds.
 
         Where hardly any miss was simulated, the few that there may be come from either.
 
         Args:
             factors: by which it may be off at least.
+            unexplained: share of today's misses that were measured to come from disk, and that the simulation
+                does not give: a factor says nothing where it gives none.
             fits: all data fit into the page cache, so that chance has no part in finding them there.
         """
         share, low, high = self.bounds("disk_share")
@@ -162,7 +167,7 @@ class SizeReads:
         return (
             share,
             min(low, *(share * factor for factor in factors)),
-            max(high, *(min(1.0, share * factor) for factor in factors)),
+            max(high, *(min(1.0, share * factor) for factor in factors), min(1.0, share + unexplained)),
         )
 
     def is_known(self, *, fits: bool) -> bool:
@@ -201,6 +206,7 @@ class DiskReads(ABC):
         sizes = (inputs.observation.relations[name] for name in ("blocks_end", "fsm_blocks", "vm_blocks"))
         self._data_bytes = sum(int(blocks.clip(0).sum()) for blocks in sizes) * BLOCK_BYTES
         self._simulated_today: SimulatedReads | None = None
+        self._unexplained = 0.0
 
     @abstractmethod
     def _simulate(self, size_bytes: int, share: Share) -> SizeReads:
@@ -268,6 +274,7 @@ class DiskReads(ABC):
         reasons += self._remarks()
         if self._facts.other_files_bytes is None:
             reasons.append("cached files of others were not seen, and are left out")
+        points = self._bounded(points, found, factors, twice_factor)
         return MemoryPrediction(
             memory_bytes=self._memory_bytes,
             memory_from="asked" if self._asked else "cgroup" if self._facts.from_cgroup else "host",
@@ -282,6 +289,36 @@ class DiskReads(ABC):
             measured_twice_bytes=measured_twice,
             timed_reads=timed_reads(self._observation),
         )
+
+    def _bounded(
+        self,
+        points: list[DiskPoint],
+        found: dict[int, SizeReads],
+        factors: tuple[float, ...],
+        twice_factor: float,
+    ) -> list[DiskPoint]:
+        """Return the points; where hardly any miss was simulated, a smaller pool bounds the disk reads.
+
+        Of a handful of misses all may wait for the disk. But before the same page cache a smaller pool has
+        at least as many that do, and there they are known. No more is simulated where the bound is in order.
+        """
+        curve = {point.shared_buffers_bytes: point for point in self._result.points}
+        many: int | None = None
+        bounded: list[DiskPoint] = []
+        for point in sorted(points, key=lambda one: one.shared_buffers_bytes):
+            size = point.shared_buffers_bytes
+            if many is None or found[size].best.misses >= _HANDFUL:
+                many = size
+            elif point.disk_reads_high > bounded[-1].disk_reads_high:
+                smaller = self._simulate(many, found[size].share)
+                bound = self._point(curve[many], smaller, factors, twice_factor)
+                point = replace(
+                    point,
+                    disk_reads_high=min(point.disk_reads_high, bound.disk_reads_high),
+                    disk_bytes_high=min(point.disk_bytes_high, bound.disk_bytes_high),
+                )
+            bounded.append(point)
+        return bounded
 
     def _relations(self, points: list[DiskPoint], found: dict[int, SizeReads]) -> list[RelationCurve]:
         """Return what each relation reads: its part of the misses and of the disk reads, as simulated."""
@@ -334,6 +371,9 @@ class DiskReads(ABC):
             f"today the server reads {format_bytes(round(measured))}/s from disk ({whose}); "
             f"the simulation gives {format_bytes(round(simulated))}/s"
         )
+        per_second = self._misses_today
+        if per_second > 0:
+            self._unexplained = max(0.0, (measured - simulated) / BLOCK_BYTES / per_second)
         # Below one block a second neither says anything.
         factor = max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES)
         far = max(factor, 1 / factor) > _FAR_OFF
@@ -377,10 +417,13 @@ class DiskReads(ABC):
 
     def _bytes_today(self, found: dict[int, SizeReads]) -> float:
         """Return the bytes per second that are read from disk today, as simulated."""
-        today = self._today(found)
+        return self._today(found).disk_blocks * self._misses_today * BLOCK_BYTES
+
+    @property
+    def _misses_today(self) -> float:
+        """The misses per second as observed."""
         observed = self._result.observed
-        per_second = observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
-        return today.disk_blocks * per_second * BLOCK_BYTES
+        return observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
 
     def _today(self, found: dict[int, SizeReads]) -> SimulatedReads:
         """Return what is simulated at today's size and memory."""
@@ -399,7 +442,7 @@ class DiskReads(ABC):
         observed = self._result.observed
         per_second = observed.accesses_per_second
         fits = 0 < self._data_bytes <= found.share.low_bytes
-        share, low, high = found.disk_share(factors, fits=fits)
+        share, low, high = found.disk_share(factors, self._unexplained, fits=fits)
         blocks, fewest, most = found.bounds("disk_blocks")
         # Readahead comes with the reads that wait.
         each = [one.disk_blocks / one.disk_share for one in (found.best, *found.others) if one.disk_share > 0]

@@ -248,19 +248,19 @@ class SnapshotDiskReads(DiskReads):
         if measured is not None:
             checks += [*said, Check(text)]
             return factor, measured, simulated
-        factor = float(np.clip(share, least, most)) / share if share > 0 else 1.0
-        if factor != 1:
+        nearest = float(np.clip(share, least, most))
+        factor = nearest / share if share > 0 else 1.0
+        self._unexplained = max(0.0, nearest - share)
+        if nearest != share:
             text += "; the intervals include that difference"
         checks.append(Check(text))
         return factor, None, None
 
     def _most_disk_share(self, bytes_per_second: float | None) -> float:
         """Return the largest share of the misses that can come from disk, where so much was read there."""
-        observed = self._result.observed
-        misses_per_second = observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
-        if bytes_per_second is None or misses_per_second <= 0:
+        if bytes_per_second is None or self._misses_today <= 0:
             return 1.0
-        return min(1.0, bytes_per_second / BLOCK_BYTES / misses_per_second)
+        return min(1.0, bytes_per_second / BLOCK_BYTES / self._misses_today)
 
     def _remarks(self) -> list[str]:
         remarks = []

@@ -22,7 +22,8 @@ from math import sqrt
 from typing import Final
 
 from pgsweep.records import reasons
-from pgsweep.sizing.verdict import Doubt
+from pgsweep.records.prediction import Level
+from pgsweep.sizing.verdict import MISSES_OF_ACCESSES, Doubt
 
 REPORT_SECONDS: Final = 1.0
 """The shortest time between two reports of a session (pgstat.c, PGSTAT_MIN_INTERVAL)."""
@@ -51,6 +52,31 @@ class Tally:
     temporary: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """What relations did that were dropped, and took their counters with them, as shares of all accesses."""
+
+    misses: float
+    hits: float
+
+
+NONE_DROPPED: Final = Dropped(misses=0.0, hits=0.0)
+
+
+def dropped_shares(misses: Tally, accesses: Tally, *, seconds: float, changed_relations: float) -> Dropped:
+    """Return what relations that were dropped did; nothing where it may be chance.
+
+    Args:
+        misses, accesses, seconds, changed_relations: as of `tally_doubts`.
+    """
+    if changed_relations <= 0:
+        return NONE_DROPPED
+    counts = ((_missing(tally), _noise(tally, seconds)) for tally in (misses, accesses))
+    missed, accessed = (missing if missing > noise else 0.0 for missing, noise in counts)
+    of_all = max(accesses.database, 1.0)
+    return Dropped(misses=missed / of_all, hits=max(accessed - missed, 0.0) / of_all)
+
+
 def tally_doubts(tallies: list[Tally], *, seconds: float, changed_relations: float) -> list[Doubt]:
     """Return what does not agree, or is to be known about it.
 
@@ -67,7 +93,10 @@ def tally_doubts(tallies: list[Tally], *, seconds: float, changed_relations: flo
     elif wrong:
         many = any(_missing(t) > _noise(t, seconds) + _DROPPED_RATIO * t.database for t in wrong)
         reason = reasons.counters_of_dropped(_counts(wrong), changed_relations)
-        found.append(Doubt("refused" if many else "reliable", reason))
+        missed = max((_missing(t) for t in wrong if t.kind == "misses"), default=0.0)
+        matters = MISSES_OF_ACCESSES.level(missed / max(t.database for t in tallies)) is not None
+        level: Level = "refused" if many else "rough" if matters else "reliable"
+        found.append(Doubt(level, reason))
     for tally in tallies:
         if not wrong and tally.temporary > _WORTH_SAYING_RATIO * tally.database > 0:
             share = tally.temporary / tally.database

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.evidence.schema import STATISTICS_RESET
+from pgsweep.evidence.schema import PASSES_OF_PATHS, PASSES_OF_STATES, STATISTICS_RESET, wanted_passes
 from pgsweep.records import reasons
 from pgsweep.records.prediction import Level
 from pgsweep.sizing import verdict
@@ -131,11 +131,12 @@ def length_doubts(totals: Totals, snapshots: int, pass_seconds: float, *, by_pat
     if snapshots < verdict.LEAST_SNAPSHOTS:
         return [Doubt("refused", reasons.few_snapshots(snapshots))]
     passes = totals.seconds / pass_seconds if pass_seconds > 0 else 0.0
-    enough, least = verdict.PASSES_OF_PATHS if by_paths else verdict.PASSES_OF_STATES
+    enough, least = PASSES_OF_PATHS if by_paths else PASSES_OF_STATES
     if passes >= enough:
         return []
     # Where the hand hardly moved, nothing says how long a pass takes.
-    wanted = longer_seconds(1.25 * enough * pass_seconds, totals.seconds) if passes > 0 else None
+    long = wanted_passes(hand_seen=by_paths) * pass_seconds
+    wanted = longer_seconds(long, totals.seconds) if passes > 0 else None
     if by_paths and wanted is not None and passes < least:
         return [Doubt("rough", reasons.one_look(passes, wanted))]
     return [

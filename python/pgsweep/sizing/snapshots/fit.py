@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.evidence.schema import PASSES_OF_PATHS
 from pgsweep.sizing.parallel import map_in_threads
 from pgsweep.sizing.snapshots.load import Load
 from pgsweep.sizing.snapshots.observations import Observations
@@ -30,7 +31,7 @@ from pgsweep.sizing.snapshots.rates import (
     fit_rates,
     likelihoods,
 )
-from pgsweep.sizing.verdict import LEAST_SNAPSHOTS, PASSES_OF_PATHS
+from pgsweep.sizing.verdict import LEAST_SNAPSHOTS
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.sizing.snapshots.consistency import NONE_DROPPED, Dropped
 from pgsweep.units import Z90
 
 Floats = NDArray[np.float64]
@@ -71,6 +72,7 @@ class ErrorSources:
         late: accesses for each first one of a visit that come so late that a smaller pool may have evicted
             the page.
         unexplained: share of the accesses that are misses which nothing explains.
+        dropped: what relations did that were dropped, of which the model knows nothing.
         replayed: share of the misses that are those of a standby's replay of WAL, which are not counted.
     """
 
@@ -80,6 +82,7 @@ class ErrorSources:
     ordered: float = 0.0
     late: float = 0.0
     unexplained: float = 0.0
+    dropped: Dropped = NONE_DROPPED
     replayed: float = 0.0
 
 
@@ -140,6 +143,10 @@ def interval(
     below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
     wrong = np.minimum(sources.unexplained * np.minimum(up + down, 1.0), 0.5 * point)
     below, above = np.hypot(below, wrong), np.hypot(above, wrong)
+    # At another size a dropped relation may miss nothing, and at a smaller one whenever it hits today.
+    gone = sources.dropped.misses * np.minimum(up + down, 1.0)
+    below = np.hypot(below, np.minimum(gone, point))
+    above = np.hypot(above, np.minimum(gone + sources.dropped.hits * np.minimum(down, 1.0), 1 - point))
     if sources.replayed > 0:
         order = np.argsort(relative_size)
         change = np.abs(point - np.interp(1.0, relative_size[order], point[order]))

@@ -210,5 +210,6 @@ class SnapshotModel:
             ordered=ordered_share(load, fit.pass_seconds),
             late=load.weighted_by_misses(late),
             unexplained=unexplained_misses(self.curves),
+            dropped=load.totals.dropped,
             replayed=load.replayed_misses / max(load.totals.allocations, 1e-9),
         )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.observed import gained, risen
-from pgsweep.sizing.snapshots.consistency import Tally, tally_doubts
+from pgsweep.sizing.snapshots.consistency import NONE_DROPPED, Dropped, Tally, dropped_shares, tally_doubts
 from pgsweep.sizing.snapshots.observations import Table
 from pgsweep.sizing.snapshots.scan_counts import scanned_blocks, vacuumed_blocks
 from pgsweep.sizing.snapshots.temporary import hidden_hits, temporary_hits
@@ -35,6 +35,7 @@ class Totals:
         relation_growth_blocks: blocks added per second.
         relation_vacuumed_blocks: visited by VACUUM at most, per second.
         temporary_misses: those misses that are of temporary relations, which do not use the pool.
+        dropped: what relations did whose counters went with them.
         doubts: where the counters disagree with themselves.
         first_half_accesses, second_half_accesses: of each relation, in blocks.
         was_reset: the statistics were reset meanwhile.
@@ -56,6 +57,7 @@ class Totals:
     first_half_miss_ratio: float
     second_half_miss_ratio: float
     temporary_misses: float = 0.0
+    dropped: Dropped = NONE_DROPPED
     doubts: list[Doubt] = field(default_factory=list)
     first_half_accesses: Floats = field(default_factory=lambda: np.zeros(0))
     second_half_accesses: Floats = field(default_factory=lambda: np.zeros(0))
@@ -130,6 +132,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     # dropped a table may not be counted yet, and that it made it is, with what it accessed.
     changes = ("tup_inserted", "tup_deleted")
     changed = sum(value for (oid, name), value in gains.items() if name in changes and oid in pg_class)
+    counted_seconds = float(seconds[last] - seconds[0]) if len(seconds) else 0.0
     allocations = series.get(("bgwriter", "", "buffers_alloc"))
     # Where the table of relations is lost, those that it does not list are not temporary.
     unlisted_hits = tallies[1].temporary - tallies[0].temporary if oids else 0.0
@@ -147,12 +150,9 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         first_half_miss_ratio=ratios[0],
         second_half_miss_ratio=ratios[1],
         temporary_misses=tallies[0].temporary,
+        dropped=dropped_shares(*tallies, seconds=counted_seconds, changed_relations=changed),
         doubts=[
-            *tally_doubts(
-                tallies,
-                seconds=float(seconds[last] - seconds[0]) if len(seconds) else 0.0,
-                changed_relations=changed,
-            ),
+            *tally_doubts(tallies, seconds=counted_seconds, changed_relations=changed),
             *hidden_hits(temporary, gained(hits) - temporary, span),
         ],
         first_half_accesses=half_accesses[0],

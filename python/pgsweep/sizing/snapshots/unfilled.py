@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.evidence.schema import NEVER_FULL
 from pgsweep.records import reasons
 from pgsweep.records.prediction import NoEviction
 from pgsweep.records.reasons import Reason
@@ -36,6 +37,9 @@ _FEWEST_SNAPSHOTS = 4
 _FEWEST_MOVES = 10
 _GROWING_SHARE = 0.01
 _FEW_BLOCKS = 16
+_GROWTH_SECONDS = 3600.0
+"""A pool that still grows a little is given room for that long."""
+
 _NO_FREE_LIST_FROM = 190000
 """From 19 on the hand moves to find free buffers as well (freelist.c), so its moves are no evictions."""
 
@@ -88,13 +92,18 @@ def unfilled(
     at_least, below, scans = _rings(relations, totals, server)
     known_from = max(most, at_least, _FEW_BLOCKS)
     size = _bytes(pool_blocks)
-    filling = _filling(used_blocks) if never_full else 0
+    grown = _grown(used_blocks) if never_full else 0
+    room = round(grown / max(totals.seconds / 2, 1e-9) * _GROWTH_SECONDS)
+    filling = grown if grown > _GROWING_SHARE * most or most + room >= pool_blocks else 0
     if filling:
         # What it will hold is more than it has held, by nobody knows how much.
         usable, known_from = False, pool_blocks
         said.append(reasons.still_filling(_bytes(most), size, _bytes(filling)))
     elif never_full:
         said.append(reasons.never_full(len(used_blocks), _bytes(most), size))
+        if grown:
+            known_from = max(known_from, most + room)
+            said.append(reasons.still_grows(_bytes(grown), totals.seconds / 2, _GROWTH_SECONDS))
     else:
         said.append(reasons.nothing_evicted())
     if filling:
@@ -161,7 +170,8 @@ class NothingEvicted:
                 reasons=[changed_from_nothing_evicted(), *estimate.reasons],
             )
         unknown = [size * BLOCK_BYTES for size in sizes_blocks if size not in known]
-        return self.recording.prediction(estimate, model=self, no_eviction=self._record(unknown))
+        made = self.recording.prediction(estimate, model=self, no_eviction=self._record(unknown))
+        return replace(made, warnings=[one for one in made.warnings if one != NEVER_FULL])
 
     def _record(self, unknown_bytes: list[int]) -> NoEviction:
         found, pool_blocks = self.contents, self.recording.server.pool_blocks
@@ -210,7 +220,7 @@ def _rings(relations: Table, totals: Totals, server: Server) -> tuple[int, int |
     return at_least, below, said
 
 
-def _filling(used_blocks: NDArray[np.int64]) -> int:
-    """Return by how much the second half of the snapshots grew, where that is more than a little."""
+def _grown(used_blocks: NDArray[np.int64]) -> int:
+    """Return by how much the contents grew in the second half of the snapshots; a few blocks are none."""
     grown = int(used_blocks[-1] - used_blocks[(len(used_blocks) - 1) // 2])
-    return grown if grown > max(_GROWING_SHARE * float(used_blocks.max()), _FEW_BLOCKS) else 0
+    return grown if grown > _FEW_BLOCKS else 0

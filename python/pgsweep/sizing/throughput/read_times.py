@@ -34,7 +34,8 @@ COPY_SECONDS: Final = (1e-6, 5e-6)
 _QUEUED_SECONDS: Final = 30e-6
 """From 18 on the same, where another process makes the copy (io_method = worker). Assumed."""
 
-_COPY_RANGE: Final = (2 / 3, 2.0)
+COPY_RANGE: Final = (2 / 3, 2.0)
+"""How much quicker and slower copies of sessions may be than those that were timed, of one small file."""
 _FEWEST_READS: Final = 100
 _WAITS_FROM: Final = 180000
 _LEAST_DISK_SHARE: Final = 0.02
@@ -83,7 +84,7 @@ def read_times(observation: Observation) -> ReadTimes | None:
     if not reads or reads * max(server.seconds, 0.0) < _FEWEST_READS:
         return None
     copy = server.copy_seconds
-    least, most = COPY_SECONDS if copy is None else (copy * _COPY_RANGE[0], copy * _COPY_RANGE[1])
+    least, most = COPY_SECONDS if copy is None else (copy * COPY_RANGE[0], copy * COPY_RANGE[1])
     waits = server.server_version_num >= _WAITS_FROM
     return ReadTimes(
         mean_seconds=waited / reads,

@@ -101,9 +101,13 @@ def _relation_assumption(asked: OfRelation, relation: Named, relations: Table) -
 
 
 def rough_at_best(changed: Estimate, now: Estimate) -> Estimate:
-    """Return the curve with its verdict: at best rough, and no better than the one without changes."""
+    """Return the curve with its verdict: at best rough, and no better than the one without changes.
+
+    What speaks against both is said once, with the numbers of the load that was recorded.
+    """
     doubts = [Doubt("rough", reasons.load_not_observed())]
-    doubts += [Doubt(changed.level, reason) for reason in changed.reasons]
+    known = set() if now.level == "reliable" else {reason.code for reason in now.reasons}
+    doubts += [Doubt(changed.level, reason) for reason in changed.reasons if reason.code not in known]
     if now.level != "reliable":
         doubts += [Doubt(now.level, reason) for reason in now.reasons]
     if changed.too_small_blocks:

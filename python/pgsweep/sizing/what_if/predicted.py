@@ -204,16 +204,23 @@ def _drawn(
 
 
 def _joined(draws: Sequence[Estimate], now: Estimate) -> Estimate:
-    """Return the mean of several draws, with an interval that holds their spread and today's error."""
+    """Return the mean of several draws, with an interval that holds their spread and today's error.
+
+    Of a part of the load no more is known than of all of it: how far the unchanged curve may be off is in the
+    interval too, in proportion where less is missed.
+    """
     points = np.array([one.miss_ratio for one in draws])
     point = points.mean(axis=0)
     spread = points.std(axis=0, ddof=1) if len(draws) > 1 else np.zeros(len(point))
     beside = np.hypot(Z90 * spread * np.sqrt(1 + 1 / len(draws)), now.off_today)
     below = np.max([one.miss_ratio - one.low for one in draws], axis=0)
     above = np.max([one.high - one.miss_ratio for one in draws], axis=0)
+    kept = np.isin(now.sizes_blocks, draws[0].sizes_blocks)
+    before, low, high = now.miss_ratio[kept], now.low[kept], now.high[kept]
+    part = np.minimum(point / np.maximum(before, 1e-12), 1.0)
     return replace(
         draws[0],
         miss_ratio=point,
-        low=np.clip(point - np.hypot(below, beside), 0, 1),
-        high=np.clip(point + np.hypot(above, beside), 0, 1),
+        low=np.clip(point - np.maximum(np.hypot(below, beside), (before - low) * part), 0, 1),
+        high=np.clip(point + np.maximum(np.hypot(above, beside), (high - before) * part), 0, 1),
     )

@@ -207,7 +207,7 @@ class RewrittenTrace:
                 f"a trace of {format_minutes(seconds)} is too short for `{shown(asked.text)}`",
                 cause="a scan depends on what the previous scan left in the pool, so the trace must contain "
                 "several scans",
-                hint=f"record for at least {format_minutes(max(4 * asked.every_seconds, 1))}, or predict "
+                hint=f"record for about {format_minutes(max(4 * asked.every_seconds, 1))}, or predict "
                 "from snapshots (pgsweep record --source peek or sql)",
             )
         blocks = self._blocks(relation)

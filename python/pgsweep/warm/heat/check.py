@@ -46,7 +46,6 @@ def check(
         conditions: the result says which of these hold.
 
     Raises:
-        ConnectionFailed: the server has gone.
         UsageError: a condition names what cannot be seen here.
     """
     begun = time.monotonic()

@@ -85,11 +85,7 @@ class ServerState:
 
 
 def look_around(access: Access, heat: SavedHeat) -> ServerState:
-    """Read names, sizes and the page cache of a server, for what the heat is about.
-
-    Raises:
-        ConnectionFailed: the server has gone.
-    """
+    """Read names, sizes and the page cache of a server, for what the heat is about."""
     wanted = {part.database for part in heat.parts}
     oids = [database.oid for database in access.databases if database.name in wanted]
     names = read_names(access, oids, sizes=not access.sees_page_cache)

@@ -27,7 +27,7 @@ import msgspec
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import fewer_note, spared_connections
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.catalog import read_postmaster
+from pgsweep.pg.catalog import read_postmaster_age
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.prewarm import mark_as_warming
 from pgsweep.pg.refusals import explained
@@ -108,9 +108,9 @@ def restore(
         MissingAbility: the pool cannot be looked at.
         PgsweepError: nothing at all could be read; says why.
     """
-    if options.next_start and listener is not None:
+    if options.started_after is not None and listener is not None:
         listener.note("ready: waiting until the server is started anew")
-    wait_for_server(conninfo, options.wait_seconds, stop, next_start=options.next_start)
+    wait_for_server(conninfo, options.wait_seconds, stop, started_after=options.started_after)
     begun, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     with opened(conninfo, options.source) as access:
         with explained():
@@ -166,7 +166,8 @@ def dry_run(conninfo: str, path: Path, heat: SavedHeat, options: RestoreOptions)
         MissingAbility: the pool cannot be looked at, or pg_prewarm not be used in any database.
     """
     begun, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
-    wait_for_server(conninfo, 0.0 if options.next_start else options.wait_seconds, threading.Event())
+    waits = options.started_after is None
+    wait_for_server(conninfo, options.wait_seconds if waits else 0.0, threading.Event())
     with opened(conninfo, options.source) as access:
         plan = plan_restore(access, heat, options)
         files, writer = server_files(plan), Writer(access.connection)
@@ -183,7 +184,7 @@ def dry_run(conninfo: str, path: Path, heat: SavedHeat, options: RestoreOptions)
 
 
 def wait_for_server(
-    conninfo: str, seconds: float, stop: threading.Event, *, next_start: bool = False
+    conninfo: str, seconds: float, stop: threading.Event, *, started_after: float | None = None
 ) -> None:
     """Wait until a server accepts connections.
 
@@ -191,42 +192,29 @@ def wait_for_server(
         conninfo: as libpq understands it.
         seconds: how long.
         stop: ends the waiting.
-        next_start: a server that runs already is not meant, but the one that is started after it.
+        started_after: a server that was started before this time, of `time.monotonic()`, is not meant.
 
     Raises:
         ConnectionFailed: there was none in that time, or a stop.
     """
     until = time.monotonic() + seconds
-    runs_since, asked = None, False
     while True:
         try:
-            started_us = _started_us(conninfo)
+            with connect(conninfo) as connection, explained():
+                age = read_postmaster_age(connection)
         except ConnectionFailed as error:
             if is_lasting(error) or time.monotonic() > until or stop.is_set():
                 raise
             stop.wait(_AWAY_SECONDS)
         else:
-            if next_start and not asked:
-                runs_since = started_us
-            if started_us != runs_since:
+            if started_after is None or age < time.monotonic() - started_after:
                 return
             if time.monotonic() > until or stop.wait(_ASKED_AGAIN_SECONDS):
                 raise ConnectionFailed(
                     "the server was not started anew",
-                    cause="the server that ran when the waiting began still runs",
+                    cause="it has been running since before this command was started",
                     hint="restart it meanwhile; without --next-start the server that runs is warmed",
                 )
-        asked = True
-
-
-def _started_us(conninfo: str) -> int:
-    """Return when the server was started, in its own microseconds.
-
-    Raises:
-        ConnectionFailed: it does not accept connections.
-    """
-    with connect(conninfo) as connection, explained():
-        return read_postmaster(connection).start_time_us
 
 
 class HeatReader:

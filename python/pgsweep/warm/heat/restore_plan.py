@@ -58,7 +58,7 @@ class RestoreOptions:
         rate_bytes_per_second: None for no limit.
         max_latency_seconds: pause while a block takes longer; None for never.
         wait_seconds: for a server that does not accept connections yet.
-        next_start: wait for the server that is started after the one that runs.
+        started_after: wait for a server that was started after this time, of `time.monotonic()`.
         source: how to read the pool.
     """
 
@@ -69,7 +69,7 @@ class RestoreOptions:
     rate_bytes_per_second: float | None = None
     max_latency_seconds: float | None = None
     wait_seconds: float = 0.0
-    next_start: bool = False
+    started_after: float | None = None
     source: PoolSource = "auto"
 
     def work(self, block_bytes: int, *, pool: bool) -> WorkOptions:

@@ -54,11 +54,7 @@ _COLDER = 0.5
 
 
 def take_heat(access: Access) -> tuple[SavedHeat, list[Missing]]:
-    """Return what lies in both caches now, and what could not be read.
-
-    Raises:
-        ConnectionFailed: the server has gone.
-    """
+    """Return what lies in both caches now, and what could not be read."""
     server = access.server
     names = read_names(access, [d.oid for d in access.databases], sizes=not access.sees_page_cache)
     at = datetime.datetime.now(datetime.UTC)
@@ -127,7 +123,6 @@ def save(access: Access, path: Path, *, keep: int = 1) -> WarmSaveResult:
         keep: how many files there shall be.
 
     Raises:
-        ConnectionFailed: the server has gone.
         HeatError: the file cannot be written, or what is there now is something else.
     """
     begun = time.monotonic()

@@ -58,6 +58,8 @@ DEFAULT_RATE_BYTES: Final = 32 << 20
 
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 
+_CLIENT: Final = "SELECT client_addr, usename, backend_start FROM pg_stat_activity"
+
 
 class KeepOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be kept, and how.
@@ -284,8 +286,9 @@ class Keeper:
                     f"`{relation.kept.label}` is being kept already",
                     cause="by another pgsweep"
                     + (f", through the server's process {holder}" if holder else ""),
-                    hint="name other relations, or end that one: "
-                    + (f"SELECT pg_terminate_backend({holder})" if holder else "Ctrl-C where it runs"),
+                    # A session that is ended there is opened again.
+                    hint="name other relations, or end that one with Ctrl-C where it runs"
+                    + (f"; from where: psql -c '{_CLIENT} WHERE pid = {holder}'" if holder else ""),
                 )
 
     def _check_rights(self, ended_by: str) -> None:

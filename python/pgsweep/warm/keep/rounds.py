@@ -124,7 +124,6 @@ class Rounds:
         """Go on until that time or the stop; return why it ended: time, stop, or gone (no relation is left).
 
         Raises:
-            ConnectionFailed: the server has gone.
             PgsweepError: a statement was cancelled or took too long.
         """
         self._try_rights()
@@ -169,11 +168,7 @@ class Rounds:
         return min(longest, max(shortest, self._squeeze * self.hand.pass_seconds / _ROUNDS_A_PASS))
 
     def look(self, now: float) -> None:
-        """Look at the pool, and choose what to keep.
-
-        Raises:
-            ConnectionFailed: the server has gone.
-        """
+        """Look at the pool, and choose what to keep."""
         require_session(self._connection)
         with explained():
             if now >= self._due["places"]:

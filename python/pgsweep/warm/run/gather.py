@@ -26,7 +26,14 @@ from pgsweep.pg.catalog import (
 )
 from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.grants import NO_RIGHT, as_command, grant_to_read
+from pgsweep.pg.grants import (
+    NO_RIGHT,
+    READ_ALL,
+    as_command,
+    grant_to_read,
+    grant_to_session,
+    unread_tables,
+)
 from pgsweep.pg.prewarm import read_named, read_warmable, require_prewarm
 from pgsweep.pg.refusals import explained
 from pgsweep.plain import relation_label, shell_word
@@ -79,6 +86,7 @@ class Gathered:
         tables: schema and name of the table that a TOAST relation or its index serves.
         counted_since: when statistics of the session's database began, ISO 8601 in UTC, where that is known.
         saved: relations with blocks that the heat file holds.
+        blocks: of all forks of each relation.
         relations: with blocks, that may be read.
     """
 
@@ -86,6 +94,7 @@ class Gathered:
     pieces: list[BlockRange] = field(default_factory=list)
     places: dict[Owner, tuple[int, int, int]] = field(default_factory=dict)
     tables: dict[Owner, tuple[str, str]] = field(default_factory=dict)
+    blocks: dict[Owner, int] = field(default_factory=dict)
     refused: list[WarmTrouble] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     accesses: float = 0.0
@@ -182,16 +191,12 @@ def _gather_here(
     # Any session reads catalogs: that they are counted says nothing of what queries will read.
     own = [r for r in relations if r.schema not in (*SYSTEM_SCHEMAS, "pg_toast")] or relations
     unused = not any(heat[relation.oid] for relation in own)
+    tables = {r.oid for r in own if r.kind in "rm" and r.schema not in SYSTEM_SCHEMAS}
+    if not tables <= allowed:
+        why, grant = unread_tables(len(tables), len(tables & allowed)), grant_to_session(connection, READ_ALL)
+        found.missing.append(Missing(what=f"database {database}", why=why, enable=grant))
     found.accesses += 0.0 if unused else sum(heat.values())
     borrowed = _borrowed_heat(relations, heat, counted, scanned)
-    # Their accesses are those of insertions, which need no more than the path to one leaf.
-    idle = {
-        relation.oid
-        for relation in relations
-        if kind_word(relation.kind, relation.schema) in INDEX_KINDS
-        and relation.oid not in scanned
-        and relation.oid not in borrowed
-    }
     in_part: dict[int, float] = {}
     away: set[int] = set()
     if found.server.in_recovery:
@@ -213,6 +218,7 @@ def _gather_here(
                 found.refused.append(_refusal(database, relation, table, blocks, connection.info.user))
             continue
         found.places[database, relation.oid] = place
+        found.blocks[database, relation.oid] = blocks
         if relation.schema == "pg_toast":
             found.tables[database, relation.oid] = names.get(served[relation.oid], ("", ""))
         if not blocks:
@@ -223,7 +229,8 @@ def _gather_here(
         if saved:
             found.saved += 1
             per_block = weights[relation.oid] / max(1, relation.main_blocks)
-        elif not unused and relation.oid in idle:
+        elif not unused and kind in INDEX_KINDS and not (relation.oid in scanned or relation.oid in borrowed):
+            # Its accesses are those of insertions, which need no more than the path to one leaf.
             per_block = 0.0
         elif not unused:
             per_block = borrowed.get(relation.oid, heat[relation.oid] / max(1, relation.main_blocks))

@@ -54,6 +54,7 @@ def relation_rows(
     block_bytes: int,
     *,
     tables: Mapping[Owner, tuple[str, str]],
+    blocks: Mapping[Owner, int],
     resident: Resident | None = None,
     read: ReadBlocks | None = None,
 ) -> list[WarmRelation]:
@@ -64,6 +65,7 @@ def relation_rows(
         left_out: what does not fit.
         block_bytes: PostgreSQL's block size.
         tables: schema and name of the table that a TOAST relation or its index serves.
+        blocks: of each relation, also those that an earlier run has read.
         resident: what is in the caches, where that was looked at.
         read: what was read, where anything was to be.
     """
@@ -89,7 +91,7 @@ def relation_rows(
             heat=piece.heat,
             saved=piece.saved,
             why=piece.why or "",
-            size_bytes=into_pool + into_page_cache + out,
+            size_bytes=max(into_pool + into_page_cache + out, blocks.get(owner, 0) * block_bytes),
             pool_bytes=into_pool,
             page_cache_bytes=into_page_cache,
             left_out_bytes=out,

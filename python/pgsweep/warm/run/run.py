@@ -311,6 +311,7 @@ def _result(
             planned.left_out,
             planned.block_bytes,
             tables=planned.found.tables,
+            blocks=planned.found.blocks,
             resident=after,
             read=read,
         ),
