@@ -41,7 +41,7 @@ _GAIN: Final = 0.05
 _MANY_ROWS: Final = 2000
 _ALIKE: Final = 0.05
 """Of more rows, those are taken together by which the logarithm of a page's rate is known so equally. The
-spread of the curve stays what it is, to a few hundredths of itself (benchmarks/answers)."""
+spread of the curve stays what it is, as far as some hundred draws can show (benchmarks/answers)."""
 
 _COLD_BELOW, _HOT_FROM = 0.8, 2.0
 _BLEND: Floats = (
