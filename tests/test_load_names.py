@@ -139,7 +139,7 @@ def test_columns_that_contradict_the_header_are_refused(conninfo: str, tmp_path:
         load(conninfo, path, "people", columns=["last", "first", "town"], header=True)
     for path in files(tmp_path, ["id", "note"], [[1, "a"]]):
         with pytest.raises(
-            UsageError, match=r"--columns names columns that the table does not have: nope|2 fields"
+            UsageError, match=r"--columns names a column that the table does not have: nope|2 fields"
         ):
             load(conninfo, path, columns=["id", "note", "nope"])
 

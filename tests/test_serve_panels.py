@@ -237,6 +237,16 @@ def test_the_overview_hides_nothing(served: Served, browser: Any, width: int) ->
     for label, left, right, before in cells:
         assert 0 <= left < right <= width, label
         assert (label in before) == (width <= 800), "beside the value where there is no head"
+    lines = tab.page.evaluate(
+        """(() => {
+          const cell = document.querySelector('[data-advised]');
+          cell.innerHTML = '<b>512</b><br><small>-100% time waiting for reads (-100% to -97%)</small> '
+            + '<small>rough</small>';
+          return [cell.querySelector('b'), cell.lastChild].map((one) => one.getClientRects().length
+            * one.getBoundingClientRect().height / parseFloat(getComputedStyle(one).lineHeight));
+        })()"""
+    )
+    assert all(line < 1.5 for line in lines), "a word is not broken to make room for others"
     # The last hour, also from before pgsweep was started.
     trend = served.wait_for("/overview.json", lambda o: o["servers"][0]["trend"])["servers"][0]["trend"]
     assert len([value for value in trend["hit_ratio"] if value == pytest.approx(1000 / 1100)]) >= 15

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pgsweep.errors import UsageError
 from pgsweep.load.fields import FieldCutter, unescaped
@@ -22,6 +23,9 @@ _FIELD_MOST = 1 << 30
 
 class Unclear(UsageError):
     """The first record may be a header or a row."""
+
+
+EMPTY: Final = "the file is empty"
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ def first_record(entry: Input, head: Head, options: LoadOptions) -> list[str]:
     """Return the fields of the first record of a text file."""
     if entry.format == "tsv":
         fields = FieldCutter("tsv", options).fields(head.record)
-        return [unescaped(_decoded(field, options)) for field in fields]
-    return next(_reader(_decoded(head.record.rstrip(b"\r\n"), options), options), [])
+        return [unescaped(_decoded(field, options, entry)) for field in fields]
+    return next(_reader(_decoded(head.record.rstrip(b"\r\n"), options, entry), options), [])
 
 
 def chosen_fields(entry: Input, head: Head, options: LoadOptions, columns: Sequence[Column]) -> Fields:
@@ -72,7 +76,7 @@ def chosen_fields(entry: Input, head: Head, options: LoadOptions, columns: Seque
     if options.header is None:
         header, why = bool(fields) and hits == len(fields), "all its fields are names of columns"
         if not header:
-            why = "its fields are not names of columns"
+            why = "its fields are not names of columns" if head.data else EMPTY
         if 0 < hits < len(fields):
             unknown = [field for field, name in zip(fields, matched, strict=True) if name is None]
             raise Unclear(
@@ -159,7 +163,7 @@ def _check_one_line(entry: Input, head: Head, options: LoadOptions) -> None:
     record = head.record.rstrip(b"\r\n")
     if entry.format != "csv" or (b"\n" not in record and b"\r" not in record):
         return
-    lines = _strictly(_decoded(record, options), options)
+    lines = _strictly(_decoded(record, options, entry), options)
     if lines != 1:
         raise InputError(
             f"the header of {entry.name} goes on over more lines",
@@ -181,7 +185,7 @@ def strays(entry: Input, head: Head, options: LoadOptions) -> str | None:
         return None
     whole = head.data[: int(ends[-1])]
     try:
-        text = _decoded(whole, options)
+        text = _decoded(whole, options, entry)
     except InputError:
         return None
     found = _strictly(text, options)
@@ -214,14 +218,14 @@ def _reader(text: str, options: LoadOptions, *, strict: bool = False) -> Iterato
     )
 
 
-def _decoded(record: bytes, options: LoadOptions) -> str:
+def _decoded(record: bytes, options: LoadOptions, entry: Input) -> str:
     try:
         a_row = options.header is False and options.max_rejects is not None
         return record.decode(codec_of(options.encoding), "replace" if a_row else "strict")
     except UnicodeDecodeError as error:
         name = (options.encoding or "UTF8").upper()
         raise InputError(
-            f"the file is not in {name}: {error.reason} at byte {error.start}",
+            f"{entry.name} is not in {name}: {error.reason} at byte {error.start}",
             cause="it has another encoding",
             hint="name it: --encoding LATIN1",
         ) from error

@@ -45,7 +45,8 @@ def columns_for(
     unknown = [name for name, one, left in zip(names, found, out, strict=True) if one is None and not left]
     if unknown:
         raise UsageError(
-            f"{who} names columns that the table does not have: {', '.join(map(quoted, unknown[:5]))}",
+            f"{who} names {_columns(unknown)} that the table does not have: "
+            f"{', '.join(map(quoted, unknown[:5]))}",
             hint=f"leave them out: --leave-out {shell_word(','.join(map(quoted, unknown)))}; "
             f"the table has {', '.join(known)}",
         )
@@ -63,22 +64,26 @@ def check_columns(names: Sequence[str], columns: Sequence[Column], who: str) -> 
     unknown = [name for name in names if name not in known]
     if unknown:
         raise UsageError(
-            f"{who} names columns that the table does not have: {', '.join(unknown[:5])}",
+            f"{who} names {_columns(unknown)} that the table does not have: {', '.join(unknown[:5])}",
             hint=f"the table has {', '.join(known)}",
         )
     generated = [name for name in names if known[name].generated]
     if generated:
         raise UsageError(
-            f"{who} names generated columns: {', '.join(generated)}",
-            cause="the server computes them, and takes no values for them",
+            f"{who} names {_columns(generated)} that the server computes: {', '.join(generated)}",
+            cause="it takes no values for generated columns",
             hint=f"leave them out: --leave-out {shell_word(','.join(map(quoted, generated)))}",
         )
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
         raise UsageError(
-            f"{who} names columns twice: {', '.join(twice)}",
+            f"{who} names {_columns(twice)} twice: {', '.join(twice)}",
             hint="a column takes one value: rename the others in the file, or take them out",
         )
+
+
+def _columns(names: Sequence[str]) -> str:
+    return "a column" if len(names) == 1 else "columns"
 
 
 def quoted(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.load.amount import Amount, amount_of_parquet, amount_of_text
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.header import Fields, chosen_fields, strays
+from pgsweep.load.header import EMPTY, Fields, chosen_fields, strays
 from pgsweep.load.names import check_columns
 from pgsweep.load.objects import (
     COPY_BYTES_PER_SECOND,
@@ -301,7 +301,7 @@ def _header_choices(inputs: Sequence[Input], fields: Sequence[Fields | None]) ->
     return [
         LoadChoice(
             what="first record" if len(found) == 1 else f"first record of {', '.join(names)}",
-            choice="a header" if header else "a row",
+            choice="none" if why is EMPTY else "a header" if header else "a row",
             reason=why,
         )
         for (header, why), names in found.items()

@@ -42,7 +42,7 @@ from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.load_catalog import rows_of
 from pgsweep.pg.queries import compose, load
 from pgsweep.pg.retry import awaited, repeated
-from pgsweep.plain import decode_name, sql_identifier
+from pgsweep.plain import decode_name, quoted_where_needed, sql_identifier
 
 CLAIM: Final = 1885827948
 WORK: Final = 1885827949
@@ -138,8 +138,8 @@ class JournalObject(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind == UNLOGGED:
             return f"table {self.name} made LOGGED"
         if self.kind == VALIDATED:
-            return f"foreign key {self.name} validated"
-        return f"{self.kind} {self.name}"
+            return f"foreign key {quoted_where_needed(self.name)} validated"
+        return f"{self.kind} {quoted_where_needed(self.name)}"
 
 
 class LoadId(msgspec.Struct, frozen=True):

@@ -45,8 +45,8 @@ def _runs(result: FootprintResult) -> Table[tuple[int, FootprintRun]]:
 
     columns: list[Column[tuple[int, FootprintRun]]] = [
         Column("run", lambda at: name(at[0]), left=True),
-        Column("planning", lambda at: format_seconds(at[1].planning_seconds)),
-        Column("execution", lambda at: format_seconds(at[1].execution_seconds)),
+        Column("planning", lambda at: _time(at[1].planning_seconds)),
+        Column("execution", lambda at: _time(at[1].execution_seconds)),
         Column("rows", lambda at: count(at[1].rows)),
         Column("blocks\nhit", lambda at: count(at[1].shared_hit_blocks + at[1].planning_hit_blocks)),
         Column("blocks\nread", lambda at: count(at[1].shared_read_blocks + at[1].planning_read_blocks)),
@@ -61,8 +61,13 @@ def _runs(result: FootprintResult) -> Table[tuple[int, FootprintRun]]:
     return Table(columns, list(enumerate(result.runs)))
 
 
+def _time(took: float) -> str:
+    """Return a time that may be some microseconds, as of one row by an index."""
+    return f"{took * 1000:.2g} ms" if took < 0.00995 else format_seconds(took)
+
+
 def _reading(took: float | None) -> str:
-    return "–" if took is None else format_seconds(took)
+    return "–" if took is None else _time(took)
 
 
 class _Row(NamedTuple):
@@ -160,7 +165,7 @@ def footprint_page(result: FootprintResult) -> Page:
     state = "Both caches were emptied before." if result.cold else "The caches were as they were."
     lead = f"{shown(result.statement)}. {state}"
     facts = [
-        Fact(format_seconds(run.execution_seconds), "first run" if number == 0 else "again", Measured)
+        Fact(_time(run.execution_seconds), "first run" if number == 0 else "again", Measured)
         for number, run in enumerate(result.runs)
     ]
     sections = [

@@ -87,11 +87,15 @@ def _estimate(plan: LoadPlan) -> str:
     )
 
 
+def _named(entry: LoadObject) -> str:
+    return f"{entry.kind} {quoted_where_needed(entry.name)}"
+
+
 def _objects(objects: Sequence[LoadObject], terminal: Terminal) -> list[str]:
     lines = []
     for entry in objects:
         size = f", {format_bytes(entry.size_bytes)}" if entry.size_bytes is not None else ""
-        text = f"{entry.kind} {entry.name}{size}: {entry.action}"
+        text = f"{_named(entry)}{size}: {entry.action}"
         lines += _wrapped(f"{text} ({entry.reason})" if entry.reason else text, terminal, "", "  ")
     return lines
 
@@ -178,7 +182,7 @@ def load_page(result: LoadResult) -> Page:
         Column("why", lambda choice: choice.reason, left=True),
     ]
     objects: list[Column[LoadObject]] = [
-        Column("object", lambda entry: f"{entry.kind} {entry.name}", left=True),
+        Column("object", _named, left=True),
         Column("what is done", lambda entry: Cell(entry.action, entry.reason), left=True),
         Column("definition", lambda entry: Cell(entry.definition, code=True), left=True),
     ]
