@@ -145,11 +145,14 @@ def test_an_undo_that_has_nothing_to_do_keeps_its_file(
 ) -> None:
     apply(cluster.conninfo(), {"work_mem": "5MB"})
     session.execute("ALTER SYSTEM RESET work_mem")
-    done = run(
-        "advise", "--undo", "--yes", "-d", cluster.conninfo(), env={"XDG_STATE_HOME": str(tmp_path / "state")}
-    )
-    assert done.returncode == 0, done.stderr
-    assert "there is nothing to undo here" in done.stderr
+    for agreed in (["--yes"], []):
+        # Where nothing is to be undone nobody has to agree.
+        done = run(
+            "advise", "--undo", *agreed, "-d", cluster.conninfo(),
+            env={"XDG_STATE_HOME": str(tmp_path / "state")},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "there is nothing to undo here" in done.stderr
     assert f"data directory {cluster.data_directory}" in done.stderr
     assert len(saved()) == 1
 

@@ -224,8 +224,8 @@ def _check(asked: _Asked) -> None:
         raise UsageError("--apply and --undo contradict each other", hint="leave one of them out")
     if dry_run and not (wants_apply or undo):
         raise UsageError("--dry-run goes with --apply or --undo", hint="without them nothing is changed")
-    if (wants_apply or undo) and not (dry_run or asked.yes):
-        require_terminal("this changes the server's settings")
+    if wants_apply and not (dry_run or asked.yes):
+        require_terminal(_CHANGES)
     if asked.loss is not None and not asked.least:
         raise UsageError("--loss goes with --least", hint="--least --loss 2%")
     if asked.least and asked.memory_bytes is not None:
@@ -284,6 +284,9 @@ def _say_restarts(settings: Settings, changes: list[AppliedSetting]) -> None:
         settings.say(f"{', '.join(later)}: will take effect when you restart the server")
 
 
+_CHANGES = "this changes the server's settings"
+
+
 def _undo(run: Run, asked: _Asked) -> None:
     from pgsweep.advice.apply import order_on_standbys, undo
 
@@ -292,6 +295,8 @@ def _undo(run: Run, asked: _Asked) -> None:
     if (order := target.use(lambda conninfo: order_on_standbys(conninfo, planned.changes))) is not None:
         settings.warn(order)
     if planned.changes:
+        if not (asked.dry_run or asked.yes):
+            require_terminal(_CHANGES)
         _confirm(run.target, planned.changes, asked)
     if asked.dry_run:
         settings.say("dry run: nothing was changed")
