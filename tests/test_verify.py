@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -261,6 +262,12 @@ def test_the_pool_is_looked_at_before_it_is_recorded() -> None:
         assert share is not None
         assert share >= 0.98
         assert not any("recorded as it is" in one for one in busy.notes)
+        cluster.restart({"shared_buffers": "512MB"})
+        with pgbench(cluster, *point_reads(10, 3)):
+            slow = Notes()
+            share = wait_until_full(cluster.conninfo(), progress=slow, stop=stop)
+        assert share is not None and share < 0.5
+        assert re.search(r"and needs .* more to fill, or longer: recorded as it is", slow.notes[-1])
 
 
 def test_serve_verifies_by_its_own_pieces(

@@ -3,7 +3,7 @@
 A restart empties the pool. Until it is full nothing is evicted, and no prediction can be compared with a
 recording made meanwhile. So the fullness is looked at first, every two seconds: by pg_buffercache_summary, or
 up to 15 by a count over pg_buffercache. Where no more pages come, all that is used fits, and nothing is
-waited for.
+waited for; nor where it fills so slowly that it would not be full in time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _STILL_SECONDS: Final = 10.0
 _GROWTH: Final = 0.002
 """Of the pool: a pool that gains less in `_STILL_SECONDS` is not filling."""
 
+_PACE_SECONDS: Final = 20.0
+"""From then on it is known how fast the pool fills; later it is slower."""
+
 _EVERY_SECONDS: Final = 2.0
 
 
@@ -46,14 +49,22 @@ def wait_until_full(conninfo: str, *, progress: Progress, stop: threading.Event)
         server = read_server(connection)
         blocks = max(server.shared_buffers_blocks, 1)
         begin = grown_at = time.monotonic()
-        share = grown_share = _share(connection, blocks)
+        first = share = grown_share = _share(connection, blocks)
         told = False
         while share is not None and share < FULL and not stop.is_set():
             now = time.monotonic()
             if share - (grown_share or 0.0) >= _GROWTH:
                 grown_at, grown_share = now, share
-            if now - grown_at >= _STILL_SECONDS or now - begin >= LONGEST_SECONDS:
-                why = "no longer fills" if now - grown_at >= _STILL_SECONDS else "is still filling"
+            why = ""
+            if now - grown_at >= _STILL_SECONDS:
+                why = "no longer fills"
+            elif now - begin >= LONGEST_SECONDS:
+                why = "is still filling"
+            elif now - begin >= _PACE_SECONDS:
+                needed_seconds = (FULL - share) / max(share - (first or 0.0), 1e-9) * (now - begin)
+                if needed_seconds > LONGEST_SECONDS - (now - begin):
+                    why = f"needs {format_minutes(needed_seconds)} more to fill, or longer"
+            if why:
                 progress.note(
                     f"the pool is not full ({format_percent(share)} of {format_bytes(blocks * BLOCK_BYTES)}) "
                     f"and {why}: recorded as it is"
