@@ -161,6 +161,25 @@ def test_sums_never_fall_and_are_right_in_a_model(has_io: bool, operations: list
     assert found == pytest.approx(right) if not server.resets else found <= right + 1e-6
 
 
+def test_what_a_postmaster_counts_goes_on_with_the_next_one() -> None:
+    """Bytes from disk, and the clock hand: they begin at 0 with each start of the server."""
+    server, counting = ModelServer(has_io=True), Counting()
+
+    def look() -> None:
+        counting.begin(server.started)
+        counting.add(server.cumulative(), at=0.0, hand_buffers=None, block_bytes=BLOCK)
+
+    look()
+    assert counting.of_postmaster("bytes", 500) == 0, "before it was watched"
+    assert counting.of_postmaster("bytes", 700) == 200
+    server.restart(crashed=True)
+    look()
+    assert counting.of_postmaster("bytes", 30) == 230
+    server.started = 0  # a failover to one that ran already
+    look()
+    assert counting.of_postmaster("bytes", 9000) == 230
+
+
 def make_table(conninfo: str) -> int:
     """Make a table, and return its blocks."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
