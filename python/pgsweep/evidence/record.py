@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -74,38 +74,14 @@ def record(
         )
     _refuse_times_by_sql(source, time_reads=time_reads)
     heard = progress or NullListener()
+    common: dict[str, Any] = {"budget": budget, "progress": heard, "stop": stop}
+    snapshots = common | {"seconds": seconds, "rng_seed": rng_seed, "judge": judge}
+    trace_seconds = _TRACE_SECONDS if seconds is None else seconds
+    trace = common | {"seconds": trace_seconds, "max_events": max_events, "max_bytes": max_bytes}
     by_name: dict[str, Callable[[], RecordResult]] = {
-        "peek": lambda: record_peek(
-            conninfo,
-            output,
-            seconds=seconds,
-            rng_seed=rng_seed,
-            time_reads=time_reads,
-            budget=budget,
-            progress=heard,
-            stop=stop,
-            judge=judge,
-        ),
-        "sql": lambda: record_sql(
-            conninfo,
-            output,
-            seconds=seconds,
-            budget=budget,
-            rng_seed=rng_seed,
-            progress=heard,
-            stop=stop,
-            judge=judge,
-        ),
-        "trace": lambda: record_trace(
-            conninfo,
-            output,
-            seconds=_TRACE_SECONDS if seconds is None else seconds,
-            max_events=max_events,
-            max_bytes=max_bytes,
-            budget=budget,
-            progress=heard,
-            stop=stop,
-        ),
+        "peek": lambda: record_peek(conninfo, output, time_reads=time_reads, **snapshots),
+        "sql": lambda: record_sql(conninfo, output, **snapshots),
+        "trace": lambda: record_trace(conninfo, output, **trace),
     }
     if source != "auto":
         return by_name[source]()
