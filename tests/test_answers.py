@@ -249,7 +249,10 @@ def test_schemas_that_a_server_says_nothing_of_are_not_taken_for_safe(
     answer: str, wheel18: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hints ended in a KeyError: 'pgsweep_extensions'."""
-    monkeypatch.setattr("pgsweep.pg.trust.load", lambda *_: f"SELECT {answer} WHERE %s::text[] IS NOT NULL")
+    asked = f"SELECT {answer} WHERE %s::text[] IS NOT NULL"
+    monkeypatch.setattr(
+        "pgsweep.pg.rows.load", lambda name, *own: asked if name == "schema_trust" else load(name, *own)
+    )
     with connect(wheel18.conninfo()) as connection:
         statements = statements_to_create(connection, "pg_prewarm")
     assert statements[-1] == "CREATE EXTENSION pg_prewarm SCHEMA pgsweep_extensions"
