@@ -302,7 +302,9 @@ def _opened_at(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Se
             # Root is refused by peer authentication, the server's own user is not.
             connection = connected_as_owner(attempt, error)
         except psycopg.Error as of_owner:
-            failure = of_owner
+            # Root's password file is closed to the server's user, who then has no password to give.
+            lacks_password = of_owner.pgconn is not None and of_owner.pgconn.needs_password
+            failure = error if lacks_password else of_owner
     if connection is None:
         if NO_SESSION in str(failure):
             unanswered.note(asked)
