@@ -9,7 +9,7 @@ from pgsweep.plain import relation_label, shown
 from pgsweep.records.footprint import FootprintChange, FootprintRelation, FootprintResult, FootprintRun
 from pgsweep.records.rollup import is_catalog
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, short_seconds
 from pgsweep.ui.section import Fact, Page, Section
 from pgsweep.ui.table import Column, Group, Measured, Table
 from pgsweep.ui.terminal import Terminal
@@ -45,8 +45,8 @@ def _runs(result: FootprintResult) -> Table[tuple[int, FootprintRun]]:
 
     columns: list[Column[tuple[int, FootprintRun]]] = [
         Column("run", lambda at: name(at[0]), left=True),
-        Column("planning", lambda at: _time(at[1].planning_seconds)),
-        Column("execution", lambda at: _time(at[1].execution_seconds)),
+        Column("planning", lambda at: short_seconds(at[1].planning_seconds)),
+        Column("execution", lambda at: short_seconds(at[1].execution_seconds)),
         Column("rows", lambda at: count(at[1].rows)),
         Column("blocks\nhit", lambda at: count(at[1].shared_hit_blocks + at[1].planning_hit_blocks)),
         Column("blocks\nread", lambda at: count(at[1].shared_read_blocks + at[1].planning_read_blocks)),
@@ -61,13 +61,8 @@ def _runs(result: FootprintResult) -> Table[tuple[int, FootprintRun]]:
     return Table(columns, list(enumerate(result.runs)))
 
 
-def _time(took: float) -> str:
-    """Return a time that may be some microseconds, as of one row by an index."""
-    return f"{took * 1000:.2g} ms" if took < 0.00995 else format_seconds(took)
-
-
 def _reading(took: float | None) -> str:
-    return "–" if took is None else _time(took)
+    return "–" if took is None else short_seconds(took)
 
 
 class _Row(NamedTuple):
@@ -165,7 +160,7 @@ def footprint_page(result: FootprintResult) -> Page:
     state = "Both caches were emptied before." if result.cold else "The caches were as they were."
     lead = f"{shown(result.statement)}. {state}"
     facts = [
-        Fact(_time(run.execution_seconds), "first run" if number == 0 else "again", Measured)
+        Fact(short_seconds(run.execution_seconds), "first run" if number == 0 else "again", Measured)
         for number, run in enumerate(result.runs)
     ]
     sections = [

@@ -27,6 +27,7 @@ __all__ = [
     "seconds",
     "server_name",
     "share",
+    "short_seconds",
     "times",
 ]
 
@@ -138,3 +139,8 @@ def rough_seconds(value: float) -> str:
 def format_seconds(value: float) -> str:
     """Return a measured time to a tenth of a second: `12 ms`, `1.3 s`."""
     return f"{value * 1000:.0f} ms" if value < 0.9995 else f"{value:.1f} s"
+
+
+def short_seconds(value: float) -> str:
+    """Return a time that may be some microseconds, as of one row by an index: `0.043 ms`."""
+    return f"{value * 1000:.2g} ms" if value < 0.00995 else format_seconds(value)
