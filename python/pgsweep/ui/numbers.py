@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pgsweep.units import format_bytes, format_hours, format_percent
+from pgsweep.units import format_bytes, format_hours, format_percent, format_plain
 from pgsweep.units import format_count as count
 from pgsweep.units import format_many as counted
 
@@ -143,4 +143,7 @@ def format_seconds(value: float) -> str:
 
 def short_seconds(value: float) -> str:
     """Return a time that may be some microseconds, as of one row by an index: `0.043 ms`."""
-    return f"{value * 1000:.2g} ms" if value < 0.00995 else format_seconds(value)
+    if value >= 0.00995:
+        return format_seconds(value)
+    digits = 1 if value >= 0.001 else 2 if value >= 0.0001 else 3
+    return f"{format_plain(round(value * 1000, digits))} ms"
