@@ -36,6 +36,9 @@ LEAST_THROUGHPUT: Final = 0.02
 LEAST_WAIT: Final = 0.01
 """With less than this many seconds of waiting in each second nobody would notice a gain."""
 
+_SLOWER_DISK: Final = 2.0
+"""How many times as long as assumed a disk read may take, where nothing is said to be gained."""
+
 _NEARLY: Final = 0.9
 _WORTH_SAYING: Final = 0.01
 
@@ -76,11 +79,17 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
         return _left(situation, why, "unknown", "measured")
     if now is None:
         return _left(situation, "nothing is known of today's size", "unknown", "measured")
-    most_wait = now.wait_high + (COPY_RANGE[1] - 1) * now.misses_high * situation.costs.copy_seconds
+    costs = situation.costs
+    most_wait = now.wait_high + (COPY_RANGE[1] - 1) * now.misses_high * costs.copy_seconds
+    taken = ""
+    if costs.disk_read_kind == "assumed":
+        slow = _SLOWER_DISK * costs.disk_read_seconds
+        most_wait += now.disk_reads_high * (slow - costs.disk_read_seconds)
+        taken = f", if one from disk takes no more than {format_plain(round(slow * 1e6))} µs"
     if most_wait < LEAST_WAIT:
         wait = format_plain(round(most_wait * 1000, 2))
         why = (
-            f"all sessions together wait at most {wait} ms in a second for reads: there is nothing to "
+            f"all sessions together wait at most {wait} ms in a second for reads{taken}: there is nothing to "
             f"gain{_removable(situation)}"
         )
         return _left(situation, why, "leave", _kind(basis))
