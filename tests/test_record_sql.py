@@ -69,8 +69,7 @@ def test_the_cost_is_what_the_server_worked_not_how_long_it_waited_for_a_process
     waited = meta.overhead["snapshot_seconds"] * result.snapshots / result.seconds
     if result.source == "sql":
         assert measured < 0.5 * waited, "it was stopped for most of that time"
-    # What is done once, at both ends, is a large part of four seconds.
-    assert expected / 4 < measured < 4 * expected + 0.001
+    assert expected / 4 < measured < 4 * expected, (expected, measured)
 
 
 def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, tmp_path: Path) -> None:

@@ -42,7 +42,12 @@ from pgsweep.evidence.read_timing import ReadTiming
 from pgsweep.evidence.relations import KnownRelations
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import NEVER_FULL, STATISTICS_RESET
-from pgsweep.evidence.snapshot_schedule import MOST_SECONDS, SnapshotSchedule, least_seconds
+from pgsweep.evidence.snapshot_schedule import (
+    LEAST_SECONDS,
+    MOST_SECONDS,
+    SnapshotSchedule,
+    least_seconds,
+)
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.processor_time import backend_seconds
 from pgsweep.pg.buffercache import Snapshot
@@ -349,9 +354,10 @@ class Recording:
         quick_seconds = self._usual_seconds(lambda: (counters.databases(), counters.writers()))
         slow_seconds = self._usual_seconds(lambda: (deque(counters.each_relation(), maxlen=0), counters.io()))
         slow_interval_seconds = max(RELATION_SECONDS, slow_seconds / RELATION_SHARE)
-        share, sentence = self._view.cost(
-            schedule, quick_seconds / schedule.interval_seconds + slow_seconds / slow_interval_seconds
-        )
+        counters_share = quick_seconds / schedule.interval_seconds + slow_seconds / slow_interval_seconds
+        # All of them are read at the beginning besides, which matters where the recording is short.
+        counters_share += (quick_seconds + slow_seconds) / (schedule.seconds or LEAST_SECONDS)
+        share, sentence = self._view.cost(schedule, counters_share)
         # All else that is done stands in the plan: `record --dry-run`.
         self._progress.note(sentence)
         if self._course.budget is not None:
