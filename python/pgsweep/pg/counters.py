@@ -196,13 +196,7 @@ class CounterReader:
         self.each_relation()
         self.writers()
         self.io()
-        if self._version_num < 150000:
-            # pgstat_report_stat sends at most every 500 ms (PGSTAT_STAT_INTERVAL, pgstat.c of 14); the
-            # collector then needs some time.
-            time.sleep(0.6)
-        self._connection.execute(load("settle", self._version_num))
-        if self._version_num < 150000:
-            time.sleep(0.1)
+        send_own(self._connection)
         before = self._allocations()
         for _ in range(_ROUNDS if round_seconds > 0 else 0):
             time.sleep(min(1.25 * round_seconds, _LONGEST_ROUND_SECONDS))
@@ -245,3 +239,15 @@ class CounterReader:
             for number, name in columns
             if row[number] is not None
         )
+
+
+def send_own(connection: Connection) -> None:
+    """Have a session's own counters sent now; else it does so once a second, or later."""
+    version_num = connection.info.server_version
+    if version_num < 150000:
+        # pgstat_report_stat sends at most every 500 ms (PGSTAT_STAT_INTERVAL, pgstat.c of 14); the collector
+        # then needs some time.
+        time.sleep(0.6)
+    connection.execute(load("settle", version_num))
+    if version_num < 150000:
+        time.sleep(0.1)

@@ -12,6 +12,7 @@ from psycopg import pq, sql
 
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.connect import Connection
+from pgsweep.pg.counters import send_own
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts, read_hindrances, rows_of
 from pgsweep.pg.load_code import under_path
@@ -458,6 +459,8 @@ def dead_rows(connection: Connection, table: TableFacts) -> list[str]:
 
     What is written on the search for refused records is undone, and its space stays until VACUUM.
     """
+    # ANALYZE leaves out what its own transaction has written, until the session sends that.
+    send_own(connection)
     [(dead, live)] = rows_of(connection, "load_dead", oid=table.oid)
     if dead < live * _DEAD_SHARE:
         return []
