@@ -67,9 +67,9 @@ def _without_other_role(session: Sequence[str], command: re.Match[str]) -> str:
     return shell_words(words)
 
 
-def with_own_server(settings: Settings, hint: str) -> str:
-    """Return the hint with the server that the command line named."""
-    if os.geteuid() == 0:
+def with_own_server(settings: Settings, hint: str, *, here: bool = True) -> str:
+    """Return the hint with the server that the command line named; `here`: it is run on this system."""
+    if os.geteuid() == 0 and here:
         hint = _as_root(hint)
     if not any(word in hint for word in ("psql -", "pg_isready", "pgsweep ")):
         return hint
@@ -100,11 +100,15 @@ def naming_own_server(settings: Settings, result: R) -> R:
         return result
     from msgspec.structs import replace
 
+    place = getattr(result, "place", None)
+    # Who is root in a container need not be it on the host, for which some of the commands are.
+    here = place is None or not place.contained
+
     def named(part: Any) -> Any:
         if isinstance(part, str):
-            return with_own_server(settings, part)
+            return with_own_server(settings, part, here=here)
         texts = {name: text for name in _TEXTS if isinstance(text := getattr(part, name, None), str)}
-        changed = {name: with_own_server(settings, text) for name, text in texts.items()}
+        changed = {name: with_own_server(settings, text, here=here) for name, text in texts.items()}
         return part if changed == texts else replace(part, **changed)
 
     lists: dict[str, Any] = {

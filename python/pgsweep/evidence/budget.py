@@ -36,7 +36,7 @@ class Budget:
         on_server: returns the seconds of the server's processors that the recording has taken so far.
     """
 
-    def __init__(self, share: float, on_server: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, share: float, on_server: Callable[[], float]) -> None:
         self.share = share
         self._on_server = on_server
         self._began = time.monotonic()
@@ -63,7 +63,7 @@ class Budget:
 
     @property
     def exceeded(self) -> str | None:
-        """A warning where more was taken than the bound; None where not."""
+        """A sentence where more was taken than the bound; None where not."""
         taken = self.taken
         if taken <= self.share:
             return None

@@ -267,7 +267,7 @@ class Recording:
         accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
         self._judge_whole(log, ended_by, length_seconds, accesses)
         if self._budget is not None and (exceeded := self._budget.exceeded) is not None:
-            self._warnings.append(exceeded)
+            self._advice.append(exceeded)
         if not self._backend.is_seen:
             worked_seconds = log.spent_seconds + self._spent_seconds * self._view.loads_server
         worked_seconds += timing.overhead.get("timed_reads_seconds", 0.0)

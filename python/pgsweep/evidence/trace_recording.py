@@ -249,8 +249,7 @@ class TraceRecording:
         length_seconds = self._length_seconds(ended_by)
         if ended_by not in WENT_AWAY:
             self._finish(live)
-        if budget is not None and (exceeded := budget.exceeded) is not None:
-            self._warnings.append(exceeded)
+        exceeded = None if budget is None else budget.exceeded
         self._judge(lost, counts, was_reset=log.was_reset)
         meta = msgspec.structs.replace(
             writer.meta,
@@ -279,7 +278,8 @@ class TraceRecording:
             snapshots=self._snapshots,
             accesses=self._database_accesses,
             expected=expected,
-            warnings=self._warnings,
+            # Not in the evidence: it says nothing of what was recorded.
+            warnings=[*self._warnings, *filter(None, [exceeded])],
         )
 
     def _observe(self, live: _Live) -> tuple[str, dict[str, str], dict[str, float]]:

@@ -7,7 +7,8 @@ is found by a join, of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, LiteralString
 
 import msgspec
@@ -100,10 +101,7 @@ def find_missing_references(
                 )
 
     try:
-        with connection.transaction(force_rollback=True):
-            # Where a policy would hide a row, it is an error.
-            connection.execute("SET LOCAL row_security = off")
-            connection.execute(_made(table, [], "INCLUDING IDENTITY"))
+        with _staged(connection, table):
             for parts in files:
                 copy(connection, _here(target), parts)
                 find(deferred=False)
@@ -140,10 +138,7 @@ def find_duplicates(
     number, records = sql.Identifier(_NUMBER), sql.Identifier(_TABLE)
     keys: dict[int, list[tuple[int, int, bool, str]]] = {}
     try:
-        with connection.transaction(force_rollback=True):
-            # Where a policy would hide a row, it is an error.
-            connection.execute("SET LOCAL row_security = off")
-            connection.execute(_made(table, [], "INCLUDING IDENTITY"))
+        with _staged(connection, table):
             for parts in files:
                 copy(connection, _here(target), parts)
             for place, (words, mine, filled, taken) in enumerate(indexes):
@@ -176,6 +171,16 @@ def find_duplicates(
         if len(found) > most:
             break
     return found
+
+
+@contextlib.contextmanager
+def _staged(connection: Connection, table: TableFacts) -> Iterator[None]:
+    """Have the temporary table for records that are compared with rows; all that is done is undone."""
+    with connection.transaction(force_rollback=True):
+        # Where a policy would hide a row, it is an error.
+        connection.execute("SET LOCAL row_security = off")
+        connection.execute(_made(table, [], "INCLUDING IDENTITY"))
+        yield
 
 
 def _here(target: CopyTarget) -> CopyTarget:

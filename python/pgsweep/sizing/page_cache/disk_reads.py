@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -133,6 +133,30 @@ class Check:
         return f"{self.said}; the interval, {ends}, does not include that difference"
 
 
+class Measured(NamedTuple):
+    """What comes from disk today, measured beside simulated.
+
+    Attributes:
+        bytes_per_second: measured; None where it was not, as `simulated_bytes_per_second` then.
+        factor: by which the simulation is off.
+        unexplained: share of the misses that was measured to come from disk, and that the simulation does not
+            give: a factor says nothing where it gives none.
+    """
+
+    bytes_per_second: float | None = None
+    simulated_bytes_per_second: float | None = None
+    factor: float = 1.0
+    unexplained: float = 0.0
+
+
+class _Misfit(NamedTuple):
+    """By how much the simulation may be off at any size, since it is today: `SizeReads.disk_share`."""
+
+    factors: tuple[float, ...]
+    unexplained: float
+    twice_factor: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class SizeReads:
     """What was simulated at one size: the best estimate, and the others within its uncertainty.
@@ -156,8 +180,7 @@ class SizeReads:
 
         Args:
             factors: by which it may be off at least.
-            unexplained: share of today's misses that were measured to come from disk, and that the simulation
-                does not give: a factor says nothing where it gives none.
+            unexplained: share of the misses by which it may be too small besides (`Measured`).
             fits: all data fit into the page cache, so that chance has no part in finding them there.
         """
         share, low, high = self.bounds("disk_share")
@@ -206,7 +229,6 @@ class DiskReads(ABC):
         sizes = (inputs.observation.relations[name] for name in ("blocks_end", "fsm_blocks", "vm_blocks"))
         self._data_bytes = sum(int(blocks.clip(0).sum()) for blocks in sizes) * BLOCK_BYTES
         self._simulated_today: SimulatedReads | None = None
-        self._unexplained = 0.0
 
     @abstractmethod
     def _simulate(self, size_bytes: int, share: Share) -> SizeReads:
@@ -242,11 +264,12 @@ class DiskReads(ABC):
         )
         found = dict(zip(shares, simulated_sizes, strict=True))
         checks: list[Check] = []
-        factor, measured, simulated = self._measured_factor(found, checks)
-        factors = (factor, self._refault_factor(found, checks))
+        today = self._measured(found, checks)
+        factors = (today.factor, self._refault_factor(found, checks))
         twice_factor, measured_twice = self._held_twice_factor(found, checks)
+        misfit = _Misfit(factors, today.unexplained, twice_factor)
         points = [
-            self._point(point, found[point.shared_buffers_bytes], factors, twice_factor)
+            self._point(point, found[point.shared_buffers_bytes], misfit)
             for point in self._result.points
             if point.shared_buffers_bytes in found
         ]
@@ -274,13 +297,13 @@ class DiskReads(ABC):
         reasons += self._remarks()
         if self._facts.other_files_bytes is None:
             reasons.append("cached files of others were not seen, and are left out")
-        points = self._bounded(points, found, factors, twice_factor)
+        points = self._bounded(points, found, misfit)
         return MemoryPrediction(
             memory_bytes=self._memory_bytes,
             memory_from="asked" if self._asked else "cgroup" if self._facts.from_cgroup else "host",
             other_bytes=self._facts.other_bytes,
-            measured_disk_bytes_per_second=measured,
-            simulated_disk_bytes_per_second=simulated,
+            measured_disk_bytes_per_second=today.bytes_per_second,
+            simulated_disk_bytes_per_second=today.simulated_bytes_per_second,
             other_assumed=self._facts.assumed,
             policy="mglru" if self._facts.mglru else "two-lists",
             points=points,
@@ -294,8 +317,7 @@ class DiskReads(ABC):
         self,
         points: list[DiskPoint],
         found: dict[int, SizeReads],
-        factors: tuple[float, ...],
-        twice_factor: float,
+        misfit: _Misfit,
     ) -> list[DiskPoint]:
         """Return the points; where hardly any miss was simulated, a smaller pool bounds the disk reads.
 
@@ -311,7 +333,7 @@ class DiskReads(ABC):
                 many = size
             elif point.disk_reads_high > bounded[-1].disk_reads_high:
                 smaller = self._simulate(many, found[size].share)
-                bound = self._point(curve[many], smaller, factors, twice_factor)
+                bound = self._point(curve[many], smaller, misfit)
                 point = replace(
                     point,
                     disk_reads_high=min(point.disk_reads_high, bound.disk_reads_high),
@@ -349,10 +371,8 @@ class DiskReads(ABC):
             curves.append(RelationCurve(name=name, points=own))
         return curves
 
-    def _measured_factor(
-        self, found: dict[int, SizeReads], checks: list[Check]
-    ) -> tuple[float, float | None, float | None]:
-        """Return by which factor today's disk reads are off what was measured, and both."""
+    def _measured(self, found: dict[int, SizeReads], checks: list[Check]) -> Measured:
+        """Return today's disk reads, measured and simulated."""
         known, whose = self._inputs.recorded, "measured"
         if known is None:
             measured = disk_bytes_per_second(self._observation)
@@ -366,19 +386,18 @@ class DiskReads(ABC):
             checks.append(
                 Check("the server's disk reads were not measured, so the simulation is not checked")
             )
-            return 1.0, None, None
+            return Measured()
         said = (
             f"today the server reads {format_bytes(round(measured))}/s from disk ({whose}); "
             f"the simulation gives {format_bytes(round(simulated))}/s"
         )
-        per_second = self._misses_today
-        if per_second > 0:
-            self._unexplained = max(0.0, (measured - simulated) / BLOCK_BYTES / per_second)
+        more = max(0.0, (measured - simulated) / BLOCK_BYTES)
         # Below one block a second neither says anything.
         factor = max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES)
         far = max(factor, 1 / factor) > _FAR_OFF
         checks.append(Check(said, measured if far else None, "disk_bytes", "/s"))
-        return factor, measured, simulated
+        misses = self._misses_today
+        return Measured(measured, simulated, factor, more / misses if misses > 0 else 0.0)
 
     def _held_twice_factor(
         self, found: dict[int, SizeReads], checks: list[Check]
@@ -436,13 +455,11 @@ class DiskReads(ABC):
             self._simulated_today = today.best
         return self._simulated_today
 
-    def _point(
-        self, point: CurvePoint, found: SizeReads, factors: tuple[float, ...], twice_factor: float
-    ) -> DiskPoint:
+    def _point(self, point: CurvePoint, found: SizeReads, misfit: _Misfit) -> DiskPoint:
         observed = self._result.observed
         per_second = observed.accesses_per_second
         fits = 0 < self._data_bytes <= found.share.low_bytes
-        share, low, high = found.disk_share(factors, self._unexplained, fits=fits)
+        share, low, high = found.disk_share(misfit.factors, misfit.unexplained, fits=fits)
         blocks, fewest, most = found.bounds("disk_blocks")
         # Readahead comes with the reads that wait.
         each = [one.disk_blocks / one.disk_share for one in (found.best, *found.others) if one.disk_share > 0]
@@ -454,8 +471,8 @@ class DiskReads(ABC):
         twice, least_twice, most_twice = (min(bound, pool) for bound in found.bounds("twice_blocks"))
         room = min(pool, found.share.most_bytes / BLOCK_BYTES)
         margin = _TWICE_ERROR * twice
-        least_twice = min(least_twice, twice * twice_factor) - margin
-        most_twice = min(max(most_twice, twice * twice_factor) + margin, max(room, twice))
+        least_twice = min(least_twice, twice * misfit.twice_factor) - margin
+        most_twice = min(max(most_twice, twice * misfit.twice_factor) + margin, max(room, twice))
         return DiskPoint(
             shared_buffers_bytes=point.shared_buffers_bytes,
             page_cache_bytes=found.share.page_cache_bytes,

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pgsweep.sizing.page_cache.both_caches import PageCache
-from pgsweep.sizing.page_cache.disk_reads import Check, DiskReads, Inputs, NotPredicted, SizeReads
+from pgsweep.sizing.page_cache.disk_reads import (
+    Check,
+    DiskReads,
+    Inputs,
+    Measured,
+    NotPredicted,
+    SizeReads,
+)
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.throughput.read_times import read_times
 from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_hours, format_percent, format_plain
@@ -215,23 +222,21 @@ class SnapshotDiskReads(DiskReads):
         """Return which share of the misses comes from disk at today's size and memory, as simulated."""
         return self._today({}).disk_share
 
-    def _measured_factor(
-        self, found: dict[int, SizeReads], checks: list[Check]
-    ) -> tuple[float, float | None, float | None]:
+    def _measured(self, found: dict[int, SizeReads], checks: list[Check]) -> Measured:
         if self._inputs.changed and self._inputs.recorded is None:
             said_why = (
                 "today's memory was not given (--ram), so the simulation is not checked against today's reads"
             )
             checks.append(Check(said_why))
-            return 1.0, None, None
+            return Measured()
         said: list[Check] = []
-        factor, measured, simulated = super()._measured_factor(found, said)
+        measured = super()._measured(found, said)
         times = read_times(self._observation)
         if times is None:
             checks += said
-            return factor, measured, simulated
+            return measured
         least, most = times.disk_share
-        ceiling, known = self._most_disk_share(measured), ""
+        ceiling, known = self._most_disk_share(measured.bytes_per_second), ""
         if ceiling < most:
             least, most = min(least, ceiling), ceiling
             known = ", and no more blocks come from disk than that"
@@ -245,16 +250,15 @@ class SnapshotDiskReads(DiskReads):
             f"(measured{whose}){known}: so {between} of the misses come from disk; the simulation "
             f"gives {format_percent(share)}"
         )
-        if measured is not None:
+        if measured.bytes_per_second is not None:
             checks += [*said, Check(text)]
-            return factor, measured, simulated
+            return measured
         nearest = float(np.clip(share, least, most))
-        factor = nearest / share if share > 0 else 1.0
-        self._unexplained = max(0.0, nearest - share)
         if nearest != share:
             text += "; the intervals include that difference"
         checks.append(Check(text))
-        return factor, None, None
+        factor = nearest / share if share > 0 else 1.0
+        return Measured(factor=factor, unexplained=max(0.0, nearest - share))
 
     def _most_disk_share(self, bytes_per_second: float | None) -> float:
         """Return the largest share of the misses that can come from disk, where so much was read there."""

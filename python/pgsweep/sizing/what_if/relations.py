@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.errors import UsageError
-from pgsweep.plain import shown, sql_identifier
+from pgsweep.plain import quoted_where_needed, shown
 from pgsweep.sizing.snapshots.observations import Table, main_fork_blocks
 from pgsweep.sizing.what_if.grammar import Asked, Insert, OfRelation, Scan, Without
 
@@ -158,12 +158,7 @@ def _hint(wanted: Sequence[str], relations: Table, ours: NDArray[np.int64]) -> s
     names = [str(relations["name"][row]) for row in ours]
     near = difflib.get_close_matches(wanted[-1], sorted(set(names)), n=3, cutoff=0.6)
     if near:
-        return f"did you mean {' or '.join(map(_typed, near))}?"
+        return f"did you mean {' or '.join(shown(quoted_where_needed(name)) for name in near)}?"
     largest = ours[np.argsort(-main_fork_blocks(relations)[ours], kind="stable")][:3]
-    named = ", ".join(_typed(str(relations["name"][row])) for row in largest)
+    named = ", ".join(shown(quoted_where_needed(str(relations["name"][row]))) for row in largest)
     return f"its largest relations are {named}" if named else "it knows no relations: record again"
-
-
-def _typed(name: str) -> str:
-    """Return a name as a what-if takes it."""
-    return sql_identifier(name) if name.isprintable() else shown(name)
