@@ -219,6 +219,29 @@ def test_a_limit_of_events_is_kept_at_a_low_rate(server: Cluster, tmp_path: Path
     assert len(Evidence.open(path).table("accesses")["kind"]) == 100
 
 
+def test_a_limit_of_bytes_is_kept(server: Cluster, tmp_path: Path) -> None:
+    """What is on disk before the first access, as of the pool, counts too."""
+    over, path = threading.Event(), tmp_path / "x.evidence"
+
+    def late() -> None:
+        while not over.wait(1.0):
+            connection.execute("SELECT count(filler) FROM t CROSS JOIN generate_series(1, 3)")
+
+    with database(server, "bounded") as connection:
+        fill(connection, 20_000)
+        work = WhenRecording(late)
+        try:
+            result = record_trace(
+                server.conninfo("bounded"), path, seconds=120, max_bytes=200_000, progress=work
+            )
+        finally:
+            over.set()
+            work.join()
+    assert result.ended_by == "limit"
+    assert 200_000 <= result.bytes_written < 1_000_000
+    assert len(Evidence.open(path).table("accesses")["kind"]) > 1000
+
+
 def test_tables_and_databases_that_are_dropped_are_no_damage(server: Cluster, tmp_path: Path) -> None:
     path, over = tmp_path / "x.evidence", threading.Event()
     with database(server, "shrinks") as connection:

@@ -67,8 +67,8 @@ _USUAL_SECONDS: Final = 40.0
 LOAD_SECONDS: Final = 2.0
 """Seconds of counting the load before a trace: processes report their counts at most once a second."""
 
-FIRST_GUESS_ROW_BYTES: Final = 12
-"""Assumed bytes of a row on disk, used until the first part is written."""
+_ROW_BYTES: Final = 12
+"""A row takes about as many bytes on disk, mostly fewer."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -131,6 +131,7 @@ class TraceRecording:
         self._warnings = [] if self._relations.estimated is None else [self._relations.estimated]
         self._recovery_pid = self._find_recovery()
         self._rows = 0
+        self._flushed_rows = 0
         self._database_accesses = 0
         self._last_access_ns = 0
         self._alive_ns = 0
@@ -412,9 +413,10 @@ class TraceRecording:
 
     def _bytes_left(self, writer: EvidenceWriter, limit_bytes: int) -> bool:
         """Return whether the evidence is smaller than its limit, counting rows that wait in memory."""
-        row_bytes = writer.bytes_written / self._rows if writer.bytes_written else 0
-        if self._rows * max(row_bytes, FIRST_GUESS_ROW_BYTES) >= limit_bytes > writer.bytes_written:
+        waiting_bytes = (self._rows - self._flushed_rows) * _ROW_BYTES
+        if writer.bytes_written < limit_bytes <= writer.bytes_written + waiting_bytes:
             writer.flush()
+            self._flushed_rows = self._rows
         return writer.bytes_written < limit_bytes
 
     def _read_pool(self) -> PoolTable:
