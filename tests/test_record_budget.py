@@ -66,7 +66,10 @@ def test_a_trace_is_taken_where_it_is_expected_to_fit(loaded: str, tmp_path: Pat
 
 @needs_root
 def test_a_trace_that_takes_more_is_ended(wheel18: Cluster, tmp_path: Path) -> None:
-    """It was expected to fit; what this process works besides, from the first event on, is too much."""
+    """It was expected to fit; what this process works besides, from the first event on, is too much.
+
+    On a machine that is busy with twenty others it gets a tenth of a processor, of two.
+    """
     over = threading.Event()
 
     def work() -> None:
@@ -80,12 +83,12 @@ def test_a_trace_that_takes_more_is_ended(wheel18: Cluster, tmp_path: Path) -> N
 
     try:
         result = record_trace(
-            wheel18.conninfo(), tmp_path / "x.evidence", seconds=120, budget=0.2, progress=Busy()
+            wheel18.conninfo(), tmp_path / "x.evidence", seconds=120, budget=0.05, progress=Busy()
         )
     finally:
         over.set()
     assert result.ended_by == "budget"
     assert 5 <= result.seconds < 100
-    assert any("the budget was 20.00%" in warning for warning in result.warnings)
+    assert any("the budget was 5.00%" in warning for warning in result.warnings)
     meta = Evidence.open(tmp_path / "x.evidence").meta
-    assert meta.complete and meta.overhead["taken_share"] > 0.2
+    assert meta.complete and meta.overhead["taken_share"] > 0.05

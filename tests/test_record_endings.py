@@ -151,21 +151,22 @@ def test_stop_ends_early_with_valid_evidence(record: Recorder, wheel18: Cluster,
 
 
 def test_a_cancelled_statement_ends_with_valid_evidence(wheel18: Cluster, tmp_path: Path) -> None:
-    over = threading.Event()
-
     def cancel() -> None:
-        with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
-            while not over.is_set():
-                connection.execute(
-                    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
-                    "WHERE application_name = 'pgsweep' AND state = 'active'"
+        """A snapshot that waits for a lock is there to be cancelled, however busy the machine is."""
+        with psycopg.connect(wheel18.conninfo()) as locking:
+            locking.execute("LOCK TABLE pg_buffercache IN ACCESS EXCLUSIVE MODE")
+            with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+                wait_until(
+                    lambda: (
+                        connection.execute(
+                            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
+                            "WHERE application_name = 'pgsweep' AND wait_event_type = 'Lock'"
+                        ).rowcount
+                    )
                 )
 
     cancelling = WhenRecording(cancel, after_seconds=a_snapshot_seconds())
-    try:
-        result = record_sql(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, progress=cancelling)
-    finally:
-        over.set()
+    result = record_sql(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, progress=cancelling)
     cancelling.join()
     assert result.ended_by == "cancelled"
     assert Evidence.open(tmp_path / "a.evidence").has("snapshots")

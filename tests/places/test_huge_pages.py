@@ -25,7 +25,7 @@ from pgsweep.records.hugepages import HugePagesResult
 from tests.fix_advice import growing
 from tests.fix_cli import run
 from tests.fix_doctor import abilities
-from tests.fix_hugepages import PAGE, locked_pages, needs_2mb, start_with
+from tests.fix_hugepages import PAGE, give, locked_pages, needs_2mb, start_with
 from tests.fix_place import group_in, joined, mounted_v1
 from tests.fix_process import needs_root
 
@@ -55,7 +55,7 @@ def test_a_limit_of_one_page_too_few(pod: Path, kind: str, bindir: Path | None) 
         needed = examine(cluster.conninfo()).huge_pages_needed or 0
         limit_file(pod, kind).write_text(str((needed - 1) * PAGE))
         with locked_pages() as pages:
-            assert pages.make_available(needed + 5)
+            give(pages, needed + 5)
             result = examine(cluster.conninfo())
             assert result.allowed_pages == needed - 1
             # The hierarchy may be mounted in several places.
@@ -103,7 +103,7 @@ def test_initdb_is_killed_before_there_is_a_server(pod: Path, tmp_path: Path, bi
     """The pod may have no huge pages, and its host has some: what is said helps."""
     limit_file(pod, "").write_text("0")
     with Cluster.create(bindir, SETTINGS, start=False) as cluster, locked_pages() as pages:
-        assert pages.make_available(120)
+        give(pages, 120)
         user = cluster._user
 
         def initdb(name: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -171,7 +171,7 @@ def test_shared_memory_of_system_v_is_never_in_huge_pages(bindir: Path | None) -
         memory = json.loads(run("memory", cluster.conninfo(), "--json").stdout)
         assert memory["huge_pages"] is False
         assert 0 <= memory["totals"]["shared_memory_size_bytes"] - allocated < 4096
-        assert pages.make_available((result.huge_pages_needed or 0) + 5)
+        give(pages, (result.huge_pages_needed or 0) + 5)
         found = abilities(doctor(cluster.conninfo()))["huge_pages"]
         assert "shared_memory_type is sysv" in found.why and "restart" not in found.why
         done = run("hugepages", cluster.conninfo(), "--apply", "--yes")
@@ -270,7 +270,7 @@ def test_a_budget_for_more_connections_counts_the_missing_pages(bindir: Path | N
         assert "the server does not start" in result["reasons"][0]
         cluster.restart({"huge_pages": "off"})
         more = {"huge_pages": "on", "max_connections": "500"}
-        assert pages.make_available(needed + missing - 1)
+        give(pages, needed + missing - 1)
         with pytest.raises(ClusterError):
             cluster.restart(more)
         start_with(pages, needed + missing, cluster, more)
