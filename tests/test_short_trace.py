@@ -93,6 +93,24 @@ def test_few_clock_passes_narrow_the_intervals_of_large_pools() -> None:
     assert np.all((found.high - found.low)[larger] < 0.5 * (alone.high - alone.low)[larger])
 
 
+def test_a_few_free_buffers_change_nothing() -> None:
+    """In a pool of gigabytes some are always free, or being read into, when it is looked at."""
+    accesses = zipf_pages(PAGES, 0.9, 2 * WARM, 11, uniform=0.3)
+    trace = short_trace(accesses, 0.2)
+    assert trace.start is not None
+    kept = np.arange(BUFFERS) % 200 > 0
+    start = replace(
+        trace.start,
+        pages=trace.start.pages[kept],
+        usage_counts=trace.start.usage_counts[kept],
+        buffers=trace.start.buffers[kept],
+    )
+    whole = TraceCurve(trace, server(BUFFERS)).at(SIZES)
+    found = TraceCurve(replace(trace, start=start), server(BUFFERS)).at(SIZES)
+    assert found.is_bounded
+    assert np.abs(found.miss_ratio - whole.miss_ratio).max() < 0.01
+
+
 def test_hardly_a_miss_says_nothing_of_smaller_pools() -> None:
     """What is in proportion to nothing would be nothing at every size."""
     accesses = zipf_pages(PAGES, 0.9, 2 * WARM, 11)

@@ -128,6 +128,9 @@ that a page was accessed several times, not how far apart, and a pool that is sw
 it in between.
 """
 
+FULL_SHARE: Final = 0.99
+"""A pool with this share of its buffers in use counts as full: dropped relations leave some free."""
+
 KEPT_ROOM: Final = 1.25
 """A pool that is smaller than this many times the relations kept in it is not predicted: what is left for the
 rest would decide, and what is kept may not fit."""

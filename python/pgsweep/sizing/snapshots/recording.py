@@ -17,10 +17,7 @@ from pgsweep.sizing.observed import Observation, Server
 from pgsweep.sizing.rules import check_usage_counts
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots, used_snapshots
-from pgsweep.sizing.verdict import REFUSED, ROUGH, Doubt
-
-FULL_SHARE: Final = 0.99
-"""A pool with this share of its buffers in use counts as full: dropped relations leave some free."""
+from pgsweep.sizing.verdict import FULL_SHARE, REFUSED, ROUGH, Doubt
 
 _COLUMNS: Final = ("snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty")
 

@@ -27,9 +27,10 @@ from pgsweep.sizing.observed import Server, Table
 from pgsweep.sizing.rules import least_pool_without_ring, most_blocks_without_ring
 from pgsweep.sizing.sizes import whole_megabytes
 from pgsweep.sizing.snapshots.observations import main_fork_blocks
-from pgsweep.sizing.snapshots.recording import FULL_SHARE, Recording
+from pgsweep.sizing.snapshots.recording import Recording
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
+from pgsweep.sizing.verdict import FULL_SHARE
 from pgsweep.sizing.what_if.grammar import Asked
 from pgsweep.units import BLOCK_BYTES
 

@@ -19,6 +19,7 @@ from pgsweep.sizing.clock import Clock
 from pgsweep.sizing.look import STATES, VISITS, Look, LookBounds
 from pgsweep.sizing.traces.accesses import DROP, STRATEGY, PageStates, Trace
 from pgsweep.sizing.traces.replays import Replayed
+from pgsweep.sizing.verdict import FULL_SHARE
 
 if TYPE_CHECKING:
     from pgsweep.sizing.observed import Server
@@ -84,7 +85,7 @@ def short_trace(trace: Trace, visits: Visits, server: Server) -> ShortTrace | No
     if start is None or not pool or ringed > _FEW_RINGED * np.count_nonzero(accesses):
         return None
     replaced = np.count_nonzero(trace.missed) + np.count_nonzero(trace.new_page)
-    if replaced >= _MOST_PASSES * _PASS_REPLACES * pool or len(start.pages) < pool:
+    if replaced >= _MOST_PASSES * _PASS_REPLACES * pool or len(start.pages) < FULL_SHARE * pool:
         return None
     if np.count_nonzero(trace.missed & trace.counted) < _LEAST_MISSES:
         return None
