@@ -15,6 +15,7 @@ from pgsweep.decoded import Budget, open_parquet, parquet_end, stored_bytes
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.checks import MOST_TEXT_BYTES, trouble_in, trouble_in_counters
 from pgsweep.evidence.meta import read_meta, unreadable
+from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import ADDED_LATER, TABLES, EvidenceMeta
 from pgsweep.evidence.writer import is_being_written
 from pgsweep.plain import shell_word
@@ -108,14 +109,22 @@ class Evidence:
         """Return the number of rows of a table."""
         return sum(part.rows for part in self._parts[table])
 
-    def table(self, name: str, columns: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+    def table(
+        self, name: str, columns: Sequence[str] | None = None, *, of: BlockSample | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Return a whole table (or some of its columns) as arrays; text comes as arrays of `str` objects.
+
+        Args:
+            name: of the table.
+            columns: those that are read.
+            of: the blocks of which rows are kept; the columns `rel` and `block` are among those read.
 
         Raises:
             EvidenceError: a part is damaged inside.
         """
         wanted = list(TABLES[name]) if columns is None else list(columns)
-        chunks = list(self.parts(name, wanted))
+        parts = self.parts(name, wanted)
+        chunks = list(parts if of is None else map(of.rows, parts))
         return {
             column: (
                 np.concatenate([chunk[column] for chunk in chunks])

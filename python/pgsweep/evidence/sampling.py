@@ -68,6 +68,11 @@ class BlockSample(msgspec.Struct, frozen=True, kw_only=True):
         position = (block.astype(np.int64) + rel.astype(np.int64)) % self.modulus
         return np.asarray(taken[position])
 
+    def rows(self, table: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the rows of a table with the columns `rel` and `block` whose blocks are in the sample."""
+        kept = self.contains(table["rel"], table["block"])
+        return {name: column[kept] for name, column in table.items()}
+
     def count(self, rel: int, blocks: int) -> int:
         """Return how many of the first `blocks` blocks of a relation are in the sample."""
         whole, rest = divmod(blocks, self.modulus)

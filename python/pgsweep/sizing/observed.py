@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -46,6 +46,10 @@ Rate = Callable[[str, str, str], float | None]
 
 _READ_AGAIN: Final = frozenset({"accesses", "snapshots"})
 """Tables that are not kept: the pages of a large pool, and each access of a trace, take gigabytes."""
+
+_MOST_ROWS: Final = 1 << 22
+"""Rows of snapshots that are read; a model takes some 120 bytes for each. 80 snapshots of 4 GB have ten times
+as many. What more pages would add is far less than what few clock passes leave open."""
 
 _NOT_REPORTED: Final = ("host", "pool")
 """Scopes of counters that the recorder reads itself."""
@@ -298,6 +302,9 @@ class Observation:
         self.evidence = evidence
         self._kept: dict[str, Table] = {}
         self.server = Server.of(evidence.meta)
+        self._sample = _smaller_sample(evidence) if isinstance(evidence, Evidence) else None
+        if self._sample is not None:
+            self.server = replace(self.server, sampling_rate=self._sample.rate)
 
     @property
     def warnings(self) -> list[str]:
@@ -310,6 +317,8 @@ class Observation:
         Raises:
             EvidenceError: it cannot be read.
         """
+        if name == "snapshots" and self._sample is not None and isinstance(self.evidence, Evidence):
+            return self.evidence.table(name, columns, of=self._sample)
         if name in _READ_AGAIN:
             return self.evidence.table(name, columns)
         if name not in self._kept:
@@ -344,6 +353,19 @@ class Observation:
     def nothing_seen(self) -> EvidenceError:
         """Return the error for an observation without an access of its database."""
         return nothing_seen(self.evidence)
+
+
+def _smaller_sample(evidence: Evidence) -> BlockSample | None:
+    """Return the blocks that are read where snapshots have too many rows; None where all are.
+
+    A trace has one snapshot, which says what the pool held when it began.
+    """
+    rows, sampling = evidence.rows("snapshots"), evidence.meta.sampling
+    if rows <= _MOST_ROWS or evidence.meta.source == "trace":
+        return None
+    # Of offsets drawn with the same seed the fewer are a part of the more.
+    rate = BlockSample.from_meta(sampling).rate * _MOST_ROWS / rows
+    return BlockSample.draw(rate, int(sampling.get("block_seed", 0)))
 
 
 def observe(evidence: Path) -> Observation | None:
