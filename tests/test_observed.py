@@ -16,6 +16,8 @@ from pgsweep.sizing.observed import Counters, Observation, Server
 from pgsweep.sizing.predict import predict
 from tests.fix_what_if import SIZES_BYTES, Load
 
+ANSWERS = Path(__file__).parent / "answers" / "evidence"
+
 
 class Counted:
     """Empty evidence that counts how often each table is read."""
@@ -54,6 +56,36 @@ def test_a_folder_is_opened_once_for_a_prediction(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Evidence, "open", counted)
     predict(path, sizes_bytes=SIZES_BYTES, memory_bytes=64 << 20)
     assert opened == [path]
+
+
+@pytest.mark.parametrize("name", ["load-sql", "sampled-blocks"])
+def test_of_many_rows_those_of_a_sample_of_the_blocks_are_read(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 snapshots of 4 GB have 42 million rows, which took 5 GB of memory."""
+    evidence = Evidence.open(ANSWERS / name)
+    every = Observation(evidence)
+    rows = evidence.rows("snapshots")
+    monkeypatch.setattr("pgsweep.sizing.observed._MOST_ROWS", rows // 2)
+    some = Observation(evidence)
+    rate = some.server.sampling_rate
+    assert rate == pytest.approx(every.server.sampling_rate / 2, abs=0.001)
+    columns = ["snapshot", "rel", "block"]
+    kept = np.stack(list(some.table("snapshots", columns).values()), axis=1).tolist()
+    assert len(kept) == pytest.approx(rows / 2, rel=0.1)
+    # Of a block that is in the sample no snapshot is missing.
+    blocks = {(rel, block) for _, rel, block in kept}
+    whole = np.stack(list(every.table("snapshots", columns).values()), axis=1).tolist()
+    assert kept == [row for row in whole if (row[1], row[2]) in blocks]
+
+
+def test_a_sample_of_the_blocks_gives_the_same_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Load().write_snapshots(tmp_path / "x.evidence")
+    whole = predict(path, sizes_bytes=SIZES_BYTES)
+    monkeypatch.setattr("pgsweep.sizing.observed._MOST_ROWS", Evidence.open(path).rows("snapshots") // 2)
+    part = predict(path, sizes_bytes=SIZES_BYTES)
+    for every, some in zip(whole.points, part.points, strict=True):
+        assert every.low - 0.01 < some.miss_ratio < every.high + 0.01
 
 
 def test_counters_by_scope_and_name() -> None:
