@@ -28,6 +28,7 @@ from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from tests.fix_page import load_running
 from tests.fix_process import wait_until
 from tests.fix_recording import WhenRecording
+from tests.fix_what_if import Load
 
 Columns = dict[str, NDArray[Any]]
 SIZES_BYTES = [8 << 20, 16 << 20, 32 << 20]
@@ -196,6 +197,21 @@ def test_hits_of_temporary_tables_are_no_accesses_of_the_pool(
     assert 0 < totals.hits < (counted[-1] - counted[0]) / 2
     observed = predict(path, sizes_bytes=SIZES_BYTES).observed
     assert observed.miss_ratio == pytest.approx(totals.misses / (totals.misses + totals.hits), rel=0.01)
+
+
+def test_relations_that_were_counted_until_earlier_have_the_rates_of_that_time(tmp_path: Path) -> None:
+    """While it is recorded: relations were known of 6 s of 120, and 687 misses/s were said to be 34."""
+    path = Load().write_snapshots(tmp_path / "x.evidence")
+
+    def until_a_third(counters: Columns, _: Columns) -> Columns:
+        earlier = counters["seconds"] <= counters["seconds"].max() / 3
+        return {
+            name: column[earlier | (counters["scope"] != "relation")] for name, column in counters.items()
+        }
+
+    whole, part = totals_of(path), totals_of(tampered(path, until_a_third))
+    assert part.misses == whole.misses
+    assert part.relation_misses == pytest.approx(whole.relation_misses, rel=0.3)
 
 
 def test_where_hits_of_temporary_tables_hide_those_of_the_pool_nothing_is_predicted() -> None:
