@@ -18,7 +18,8 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.host.processes import processes_in
 from pgsweep.records.proof import DemoResult
 from pgsweep.sizing import demo
-from pgsweep.sizing.demo import DEFAULT_PLAN, EVERYTHING, run_demo
+from pgsweep.sizing.demo import DEFAULT_PLAN, EVERYTHING, LARGE_PLAN, run_demo
+from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.predict import judge
 from tests.fix_demo import BRIEF, MIB, SMALL
 from tests.fix_process import wait_until
@@ -103,6 +104,20 @@ def test_without_the_right_to_trace(own_tmpdir: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
+def test_a_load_that_is_paced_while_it_is_recorded(tmp_path: Path, own_tmpdir: Path) -> None:
+    """As in the large demo: flat out until the pool has settled, and at the other sizes."""
+    sizes = (4 * MIB, 8 * MIB)
+    plan = replace(BRIEF, workloads=LARGE_PLAN.workloads, sizes_bytes=sizes, recorded_per_second=5.0)
+    (workload,) = run_demo(plan=plan, output=tmp_path).workloads
+    assert workload.snapshots_evidence is not None
+    observation = Observation(Evidence.open(Path(workload.snapshots_evidence)))
+    hits = observation.counters.counted_rate("database", "bench", "blks_hit")
+    assert hits is not None
+    flat_out = [(row.measured_accesses or 0) / (row.measured_seconds or 1.0) for row in workload.rows]
+    assert hits < min(flat_out) / 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "number"),
     [
@@ -153,3 +168,5 @@ def test_the_plans_are_those_promised() -> None:
     assert [size // MIB for size in EVERYTHING.sizes_bytes] == [8, 16, 32, 64, 128, 256, 512]
     assert [workload.name for workload in DEFAULT_PLAN.workloads] == ["mix"]
     assert len(DEFAULT_PLAN.sizes_bytes) == 5
+    assert LARGE_PLAN.observed_bytes == 2048 * MIB
+    assert LARGE_PLAN.sizes_bytes[0] * 4 == LARGE_PLAN.sizes_bytes[-1] == 2 * LARGE_PLAN.observed_bytes

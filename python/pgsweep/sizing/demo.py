@@ -3,7 +3,8 @@
 For each workload: run it at today's size (64 MB) until the pool has settled; record it by snapshots, then by
 trace, one after the other because tracing slows the server; predict the miss ratio at other sizes from each;
 then restart the server at each of these sizes and measure. The prediction never sees a measurement at another
-size.
+size. In the large demo the load is paced while it is recorded, so that the clock hand does not come round
+once, as in a pool of gigabytes in production.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval
 from pgsweep.sizing.accuracy import Accuracy, interval_of
 from pgsweep.sizing.predict import predict
 from pgsweep.testbed.filling import PoolContent
-from pgsweep.testbed.pgbench import DATABASE, create_database, prepare
+from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database, prepare
+from pgsweep.testbed.replay_server import check_size
 from pgsweep.testbed.truth import Patience, SettledWorkload, Truth, measure
-from pgsweep.testbed.workloads import MIX, WORKLOADS, Workload
+from pgsweep.testbed.workloads import LARGE, MIX, WORKLOADS, Workload
 from pgsweep.units import format_bytes, format_count, format_minutes
 
 _MIB = 1024**2
@@ -57,6 +59,7 @@ class DemoPlan:
         snapshots_seconds: length of the recording by snapshots.
         trace_seconds: length of the recording by trace.
         patience: when a pool counts as settled.
+        recorded_per_second: transactions begun per second while recording; None for as many as possible.
     """
 
     workloads: tuple[Workload, ...] = (MIX,)
@@ -66,11 +69,22 @@ class DemoPlan:
     snapshots_seconds: float = 35.0
     trace_seconds: float = 15.0
     patience: Patience = field(default_factory=Patience)
+    recorded_per_second: float | None = None
 
 
 DEFAULT_PLAN = DemoPlan()
 EVERYTHING = DemoPlan(
     workloads=WORKLOADS, sizes_bytes=tuple(size * _MIB for size in (8, 16, 32, 64, 128, 256, 512))
+)
+LARGE_PLAN = DemoPlan(
+    workloads=(LARGE,),
+    scale=400,
+    observed_bytes=2048 * _MIB,
+    sizes_bytes=tuple(size * _MIB for size in (1024, 1536, 2048, 3072, 4096)),
+    snapshots_seconds=60.0,
+    trace_seconds=60.0,
+    patience=Patience(settle_limit_seconds=300.0),
+    recorded_per_second=20.0,
 )
 
 
@@ -103,6 +117,7 @@ class _Steps:
 def run_demo(
     *,
     everything: bool = False,
+    large: bool = False,
     bindir: Path | None = None,
     work_dir: Path | None = None,
     output: Path | None = None,
@@ -116,6 +131,7 @@ def run_demo(
 
     Args:
         everything: all three workloads at seven sizes instead of the mix at five.
+        large: a pool of 2 GB before a database of 6 GB, recorded for a part of a clock pass.
         bindir: the server's bin folder; the wheel's PostgreSQL 18 by default.
         work_dir: where the data directory is made; in the place for temporary files by default.
         output: where the evidence is kept, as WORKLOAD-snapshots.evidence and WORKLOAD-trace.evidence; not at
@@ -125,13 +141,14 @@ def run_demo(
         plan: instead of the two usual ones.
 
     Raises:
-        ClusterError: no server, no room, or the workload failed.
+        ClusterError: no server, no room or memory, or the workload failed.
         EvidenceError: the evidence cannot be written.
     """
-    chosen = plan or (EVERYTHING if everything else DEFAULT_PLAN)
+    chosen = plan or (LARGE_PLAN if large else EVERYTHING if everything else DEFAULT_PLAN)
     started = time.monotonic()
     binaries = find_server(bindir)
     _check_room(work_dir, chosen)
+    check_size(max(chosen.sizes_bytes))
     steps = _Steps(progress or NullListener(), _expected_seconds(chosen))
     notes: list[str] = []
     settings = {
@@ -237,19 +254,29 @@ class _Demonstration:
         ) as running:
             if not running.settle():
                 self._note(f"{name}: the pool had not settled when it was recorded")
-            self._steps.begin(f"{name}: recording by snapshots")
-            record_sql(
-                self._cluster.conninfo(DATABASE),
-                self._snapshots,
-                seconds=plan.snapshots_seconds,
-                rng_seed=self._seed,
-                progress=self._steps,
-                overwrite=True,
-            )
-            running.check()
-            self._steps.begin(f"{name}: recording by trace")
-            traced = self._record_trace()
-            running.check()
+            if plan.recorded_per_second is None:
+                return self._record_both(running)
+        with RunningWorkload(
+            self._cluster, self._workload, seed=self._seed, rate_per_second=plan.recorded_per_second
+        ) as paced:
+            return self._record_both(paced)
+
+    def _record_both(self, running: SettledWorkload | RunningWorkload) -> bool:
+        """Record by snapshots, then by trace; returns whether there is a trace."""
+        plan, name = self._plan, self._workload.name
+        self._steps.begin(f"{name}: recording by snapshots")
+        record_sql(
+            self._cluster.conninfo(DATABASE),
+            self._snapshots,
+            seconds=plan.snapshots_seconds,
+            rng_seed=self._seed,
+            progress=self._steps,
+            overwrite=True,
+        )
+        running.check()
+        self._steps.begin(f"{name}: recording by trace")
+        traced = self._record_trace()
+        running.check()
         return traced
 
     def _record_trace(self) -> bool:

@@ -98,3 +98,25 @@ TPCB = Workload(
 )
 
 WORKLOADS = (ZIPF, MIX, TPCB)
+
+# The continuous power law, inverted; multiplied by a prime, the ranks are scattered over the rows.
+ZIPF_FUNCTION = (
+    "CREATE FUNCTION zipf(rows bigint, s float8, prime bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$"
+    " SELECT 1 + floor(power(1 + random() * (power(rows, 1 - s) - 1), 1 / (1 - s)))::bigint * prime % rows"
+    " $$"
+)
+
+# One statement a row would take minutes to fill a pool of gigabytes; one of dozens of rows, seconds. The keys
+# of an array are looked up in their order, so that no two sessions wait for one another.
+_LARGE_SCRIPT = """\\set rows 100000 * :scale
+SELECT sum(abalance) FROM pgbench_accounts
+  WHERE aid = ANY (ARRAY(SELECT zipf(:rows, 0.99, 48271003) FROM generate_series(1, 40)));
+UPDATE pgbench_accounts SET abalance = abalance + 1
+  WHERE aid = ANY (ARRAY(SELECT zipf(:rows, 0.99, 48271003) FROM generate_series(1, 6)));
+"""
+LARGE = Workload(
+    name="large",
+    title="reads of 40 rows by Zipf 0.99, with 6 updates",
+    scripts=(Script(_LARGE_SCRIPT),),
+    setup=(ZIPF_FUNCTION,),
+)
