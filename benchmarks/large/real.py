@@ -1,84 +1,177 @@
-"""A short trace of a real pool, against the truth by restarts: `python -m benchmarks.large.real`, as root.
+"""A pool of 4 GB on a real server, against the truth by restarts: `python -m benchmarks.large.real`, as root.
 
-The pool is filled flat out and settles, then the load is paced, so that a clock pass takes minutes, and
-traced for a part of one. Truth: the server is restarted at each size, and settles; misses are counted in two
-stretches.
+The pool is filled flat out and settles; then the load is paced, so that a clock pass takes a quarter of an
+hour, and recorded for ten minutes at most by each source at once, and for a minute by SQL alone. Truth: the
+same data are copied, the server is started at each size and settles flat out; misses are counted in two
+stretches. What is in the folder of `--keep` is not run again: a size that was counted, a recording.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.calibration.stretches import copy_data
+from benchmarks.large.loads import LOADS
 from benchmarks.samples import provenance
+from pgsweep.pg.bindir import installed_servers
 from pgsweep.pg.cluster import Cluster
-from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database, prepare
-from pgsweep.testbed.truth import Patience, SettledWorkload
-from pgsweep.testbed.workloads import MIX, ZIPF, Workload
-from pgsweep.units import BLOCK_BYTES
+from pgsweep.testbed.filling import PoolContent, pool_content
+from pgsweep.testbed.pgbench import RunningWorkload, create_database, prepare
+from pgsweep.testbed.truth import Patience, SettledWorkload, Truth
+from pgsweep.testbed.workloads import Workload
 
 HERE = Path(__file__).resolve().parent
 PGSWEEP = Path(sys.executable).with_name("pgsweep")
-SCALE = 80
-POOL_BYTES = 256 << 20
-FACTORS = (0.5, 0.75, 1.5, 2.0)
-TRANSACTIONS_PER_SECOND = 400
-TRACE_SECONDS = 30
-PATIENCE = Patience(turnovers=4, settle_limit_seconds=600, count_windows=20, count_limit_seconds=25)
+SCALE = 800
+OBSERVED_BYTES = 4 << 30
+SIZES_BYTES = tuple(gigabytes << 30 for gigabytes in (4, 6, 3, 2, 8, 1))
+MISSES_PER_SECOND = 400
+PATIENCE = Patience(turnovers=3, settle_limit_seconds=900, count_windows=30, count_limit_seconds=30)
+SETTINGS = {
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "5min",
+    "autovacuum_naptime": "10s",
+    "maintenance_work_mem": "512MB",
+}
+RECORDINGS = {
+    "look": ("--source", "sql", "--for", "55s"),
+    "sql": ("--source", "sql"),
+    "peek": ("--source", "peek"),
+    "trace": ("--source", "trace", "--for", "300s", "--max-bytes", "4GB"),
+}
 
 
-def traced(cluster: Cluster, workload: Workload, folder: Path) -> dict[str, Any]:
-    """Return what `predict` says of a trace of the paced load."""
-    evidence = folder / "short.evidence"
-    with RunningWorkload(cluster, workload, seed=5, rate_per_second=TRANSACTIONS_PER_SECOND):
-        time.sleep(5)
-        options = ["--source", "trace", "--for", f"{TRACE_SECONDS}s", "-q", "-o", str(evidence)]
-        subprocess.run(
-            [PGSWEEP, "record", "-d", cluster.conninfo(DATABASE), *options],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-    sizes = ",".join(f"{round(POOL_BYTES * factor) >> 20}MB" for factor in (1.0, *FACTORS))
+def log(*words: object) -> None:
+    """Say what happens, with the time."""
+    print(time.strftime("%H:%M:%S"), *words, file=sys.stderr, flush=True)
+
+
+def recorded(cluster: Cluster, workload: Workload, rate: float, folder: Path) -> None:
+    """Record the paced load by each source at once, until the last has ended by itself."""
+    command = (str(PGSWEEP), "record", "-d", cluster.conninfo("bench"), "--json", "-q")
+    with RunningWorkload(cluster, workload, seed=5, rate_per_second=rate):
+        time.sleep(20)
+        running = {
+            name: subprocess.Popen(
+                [*command, *options, "-o", str(folder / f"{name}.evidence")],
+                stdout=(folder / f"{name}.json").open("w"),
+                stderr=(folder / f"{name}.err").open("w"),
+            )
+            for name, options in RECORDINGS.items()
+        }
+        begun = time.monotonic()
+        for name, process in running.items():
+            log(name, "ended with", process.wait(), f"after {time.monotonic() - begun:.0f} s")
+
+
+def predicted(evidence: Path) -> dict[str, Any]:
+    """Return what `predict` says of a recording: points, verdict, seconds of a processor."""
+    sizes = ",".join(f"{size >> 30}GB" for size in sorted(SIZES_BYTES))
     done = subprocess.run(
-        [PGSWEEP, "predict", str(evidence), "--sizes", sizes, "--json"],
-        check=True,
+        [PGSWEEP, "predict", str(evidence), "--sizes", sizes, "--json", "--fresh"],
         stdout=subprocess.PIPE,
         text=True,
+        check=False,
     )
     found: dict[str, Any] = json.loads(done.stdout)
-    codes = [reason["code"] for reason in found["verdict"]["reasons"]]
-    return {"observed": found["observed"], "points": found["points"], "reasons": codes}
+    return found
 
 
-def real_case(workload: Workload) -> dict[str, Any]:
-    """Return one load: predicted, and measured at each size."""
-    truth: dict[str, Any] = {}
-    with Cluster.create(None, {"max_wal_size": "4GB"}) as cluster, tempfile.TemporaryDirectory() as folder:
-        create_database(cluster, SCALE)
-        prepare(cluster, workload)
-        for factor in (1.0, *FACTORS):
-            size = round(POOL_BYTES * factor)
-            with SettledWorkload(cluster, workload, size, seed=7, patience=PATIENCE) as settled:
-                settled.settle()
-                counted = [settled.count(), settled.count()]
-            truth[str(size)] = [
-                {"miss_ratio": round(one.miss_ratio, 5), "error": round(one.standard_error, 5)}
-                | {"settled": one.settled, "settle_seconds": round(one.settle_seconds)}
-                for one in counted
-            ]
-            print(size // BLOCK_BYTES, truth[str(size)], file=sys.stderr, flush=True)
-            if factor == 1.0:
-                predicted = traced(cluster, workload, Path(folder))
-                print(json.dumps(predicted), file=sys.stderr, flush=True)
-    return {"workload": workload.name, "truth": truth, "predicted": predicted}
+def counted(
+    cluster: Cluster, workload: Workload, size_bytes: int, carried: PoolContent
+) -> tuple[list[Truth], PoolContent]:
+    """Return the truth at a size in two stretches, and what the pool holds then."""
+    with SettledWorkload(
+        cluster, workload, size_bytes, seed=7, carried=carried, patience=PATIENCE
+    ) as settled:
+        settled.settle()
+        truths = [settled.count(), settled.count()]
+        return truths, pool_content(cluster) if size_bytes == OBSERVED_BYTES else PoolContent()
+
+
+def run_load(workload: Workload, bindir: Path | None, folder: Path) -> None:
+    """Run one load: record at 4 GB, then count at each size; a line of `truth.jsonl` for each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = folder / "truth.jsonl"
+    done = {line["gigabytes"] for line in truths_in(folder)}
+    with (
+        Cluster.create(bindir, SETTINGS, work_dir=folder) as kept,
+        Cluster.create(bindir, SETTINGS, work_dir=folder, start=False) as cluster,
+    ):
+        log("make", workload.name)
+        create_database(kept, SCALE if workload.needs_pgbench_tables else 0, timeout_seconds=3600)
+        prepare(kept, workload)
+        kept.stop()
+        carried = PoolContent()
+        for size in SIZES_BYTES:
+            if size >> 30 in done:
+                continue
+            log("copy for", size >> 30, "GB")
+            if cluster.postmaster_pid is not None:
+                cluster.stop()
+            copy_data(kept.data_directory, cluster)
+            cluster.settings = {**cluster.settings, "shared_buffers": f"{size >> 20}MB"}
+            cluster.start()
+            truths, content = counted(cluster, workload, size, carried)
+            line = {
+                "gigabytes": size >> 30,
+                "miss_ratio": [round(one.miss_ratio, 5) for one in truths],
+                "error": [round(one.standard_error, 5) for one in truths],
+                "settled": truths[0].settled,
+                "settle_seconds": round(truths[0].settle_seconds),
+            }
+            log(line)
+            with lines.open("a") as out:
+                print(json.dumps(line), file=out)
+            if size == OBSERVED_BYTES:
+                carried = content
+                misses = truths[1].misses / truths[1].transactions
+                rate = max(MISSES_PER_SECOND / misses, 0.5)
+                flat_out = truths[1].misses / truths[1].seconds
+                log(f"misses a transaction {misses:.1f}, flat out {flat_out:.0f}/s, paced to {rate:.1f}")
+                recorded(cluster, workload, rate, folder)
+
+
+def truths_in(folder: Path) -> list[dict[str, Any]]:
+    """Return what was counted of a load, a line for each size."""
+    lines = folder / "truth.jsonl"
+    return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+
+
+def summary(folder: Path) -> list[dict[str, Any]]:
+    """Return what was predicted and counted of each load in the folder."""
+    found = []
+    for case in sorted(path.parent for path in folder.glob("*/truth.jsonl")):
+        answers = {
+            name: predicted(case / f"{name}.evidence")
+            for name in RECORDINGS
+            if (case / f"{name}.evidence").exists()
+        }
+        found.append({"load": case.name, "truth": truths_in(case), "predicted": answers})
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the loads that are asked for, and print what is in the folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", default="", help="names of loads; none: only predict again")
+    parser.add_argument("--version", type=int, default=18)
+    parser.add_argument("--keep", type=Path, required=True)
+    asked = parser.parse_args(arguments)
+    servers = {server.major: server.bindir for server in installed_servers()}
+    for load in LOADS:
+        folder = asked.keep / f"{load.name}-{asked.version}"
+        if load.name in asked.run.split(",") and len(truths_in(folder)) < len(SIZES_BYTES):
+            run_load(load, servers[asked.version], folder)
+    print(json.dumps({**provenance(), "samples": summary(asked.keep)}, indent=1))
 
 
 if __name__ == "__main__":
-    cases = [real_case(chosen) for chosen in (ZIPF, MIX)]
-    (HERE / "real.json").write_text(json.dumps({**provenance(), "samples": cases}, indent=1) + "\n")
-    print(json.dumps(cases))
+    main()

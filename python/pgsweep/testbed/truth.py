@@ -238,14 +238,14 @@ class SettledWorkload:
         Raises:
             ClusterError: the workload failed.
         """
-        before = len(self._windows)
+        before, begun = len(self._windows), self._elapsed()
         while True:
             self._window()
             counted = self._windows[before:]
             error = _standard_error(counted)
             if len(counted) >= self._rule.count_windows and error <= self._rule.count_error:
                 break
-            if self._elapsed() - self._settle_seconds >= self._rule.count_limit_seconds:
+            if self._elapsed() - begun >= self._rule.count_limit_seconds:
                 break
         accesses = sum(window.accesses for window in counted)
         misses = sum(window.misses for window in counted)
