@@ -15,8 +15,8 @@ from typing import Final
 
 import click
 
-from pgsweep.cli.own_server import with_own_server
 from pgsweep.cli.settings import Settings
+from pgsweep.commands import on_server, sudo
 from pgsweep.errors import INTERRUPTED, MissingAbility, PgsweepError, UsageError
 from pgsweep.plain import cleaned, shell_word
 
@@ -49,7 +49,8 @@ def describe(error: BaseException, settings: Settings) -> int:
             settings,
             "how much memory there is cannot be read",
             "/proc shows processes only: it is mounted with subset=pid, as by ProcSubset=pid of a unit",
-            "run it where /proc is whole; what needs no memory of the host works: pgsweep doctor",
+            "run it where /proc is whole; what needs no memory of the host works: "
+            + on_server("pgsweep doctor"),
         )
         return MissingAbility.exit_code
     if isinstance(error, OSError) and error.strerror:
@@ -100,7 +101,7 @@ def _no_more_files(error: BaseException) -> tuple[str, str] | None:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     may = os.geteuid() == 0 or hard == resource.RLIM_INFINITY or hard >= _FILES
-    hint = f"ulimit -n {_FILES}" if may else f"sudo prlimit --pid $$ --nofile={_FILES}"
+    hint = f"ulimit -n {_FILES}" if may else f"{sudo()}prlimit --pid $$ --nofile={_FILES}"
     return f"{text}: this process may have {soft} (RLIMIT_NOFILE)", f"{hint}, then run it again"
 
 
@@ -130,7 +131,6 @@ def _interrupted(settings: Settings) -> None:
 
 def _write(settings: Settings, message: str, cause: str | None, hint: str | None) -> None:
     message = _masked(settings, message)
-    hint = hint and with_own_server(settings, hint)
     cause, hint = cause and _masked(settings, cause), hint and _masked(settings, hint)
     terminal = settings.terminal(sys.stderr)
     lines = _labelled(terminal.paint("error:", "red", "bold"), "error:", message)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pgsweep._native import PoolReader, ReadTimer
+from pgsweep.commands import sudo, this_command
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.observe import first_meta, seed_of, session
 from pgsweep.evidence.outlook import Judge
@@ -268,5 +269,5 @@ def _abilities() -> Iterator[None]:
         raise MissingAbility(
             "the memory of the server's processes may not be read",
             cause=str(error.args[-1]),
-            hint="run it as root: sudo pgsweep record --source peek ...; or use --source sql",
+            hint=f"run it as root: {sudo()}{this_command()}; or use --source sql",
         ) from error

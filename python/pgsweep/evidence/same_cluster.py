@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pgsweep.commands import recording
 from pgsweep.errors import UsageError
 from pgsweep.evidence.schema import EvidenceMeta, other_cluster
 from pgsweep.pg.catalog import read_cluster
@@ -32,7 +33,7 @@ def check_cluster(connection: Connection, meta: EvidenceMeta, evidence: Path) ->
         raise UsageError(
             f"`{evidence}` was recorded on another server",
             cause=f"the system identifier of that cluster is {meta.system_identifier}, of this one {here}",
-            hint="name the server that was recorded, or record this one: pgsweep record -o NAME.evidence",
+            hint="name the server that was recorded, or record this one: " + recording(),
         )
     if meta.system_identifier and here:
         return None

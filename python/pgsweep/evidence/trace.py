@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pgsweep._native import Tracer, trace_event_cost_seconds
+from pgsweep.commands import sudo, this_command
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.evidence.observe import session
 from pgsweep.evidence.store import EvidenceWriter
@@ -118,7 +119,7 @@ def _abilities() -> Iterator[None]:
         yield
     except PermissionError as error:
         raise MissingAbility(
-            str(error.args[-1]), cause="tracing needs root", hint="sudo pgsweep record --source trace ..."
+            str(error.args[-1]), cause="tracing needs root", hint=f"{sudo()}{this_command()}"
         ) from error
     except RuntimeError as error:
         what, *hint = error.args

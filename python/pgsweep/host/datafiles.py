@@ -79,7 +79,7 @@ def find_data_files(
         raise MissingAbility(
             "the server's data directory cannot be read",
             cause=f"{error.strerror}; pgsweep runs as user {os.geteuid()}",
-            hint=who_may("pgsweep ...", user=user_of(postmaster_pid)),
+            hint=who_may(user=user_of(postmaster_pid)),
         ) from error
     wanted = None if databases is None else set(databases)
     found: list[tuple[Fork, int, str]] = []

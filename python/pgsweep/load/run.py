@@ -347,11 +347,8 @@ def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:
 
 
 def _as_owner(table: str, owner: str) -> str:
-    ways, role = Ways(table), shell_word(owner)
-    return (
-        f"only that role can end it; if it is not at work: {ways.resume} -U {role}; or undo it: "
-        f"{ways.rollback} -U {role}"
-    )
+    ways = Ways(table, owner)
+    return f"only that role can end it; if it is not at work: {ways.resume}; or undo it: {ways.rollback}"
 
 
 def _found(control: Connection, table: str, *, gone_is_fine: bool = False) -> tuple[Unfinished, LoadDocument]:

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from pgsweep.commands import on_server
 from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.kernel import KernelFacts, read_kernel
 from pgsweep.host.machine import describe_machine
@@ -70,7 +71,7 @@ def examine(conninfo: str) -> KernelResult:
         raise MissingAbility(
             "the server does not run here, and this host's kernel is not its kernel",
             cause=absent.message,
-            hint="run `pgsweep memory kernel` on the server's host",
+            hint=f"run `{on_server('pgsweep memory kernel')}` on the server's host",
         ) from absent
     return _result(pid, version, missing, database=database)
 
@@ -325,7 +326,8 @@ def _transparent(facts: KernelFacts) -> KernelSetting | None:
         good=good,
         recommendation=None if good else "madvise",
         reason="PostgreSQL's documentation discourages transparent huge pages: assembling them has cost "
-        "some servers more time than it saved. They do not replace huge_pages: see `pgsweep hugepages`",
+        "some servers more time than it saved. They do not replace huge_pages: "
+        f"see `{on_server('pgsweep hugepages')}`",
         source=_PG_HUGE,
         certainty="documented",
         command=None if good else "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",

@@ -17,6 +17,7 @@ from psycopg import errors as sqlstates
 from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
+from pgsweep.commands import on_server, this_command
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.pg import open_sessions, unanswered
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, as_sockets, decoded
@@ -525,12 +526,12 @@ def _set_at_login(connection: Session, names: Sequence[str]) -> MissingAbility |
         return None
     shown = ", ".join(sql_identifier(name) for name in triggers)
     statements = "; ".join(f"ALTER EVENT TRIGGER {sql_identifier(name)} DISABLE" for name in triggers)
+    disable = f"-d {shell_word(connection.info.dbname)} -c {shell_word(statements)}"
     return MissingAbility(
         f"a login event trigger of database `{connection.info.dbname}` sets {', '.join(names)}",
         cause=f"{shown} sets it for the session, after what the connection asked for; pgsweep needs its own",
-        hint="as a superuser leave the triggers out: PGOPTIONS='-c event_triggers=off' pgsweep ..., or "
-        f"psql -d {shell_word(connection.info.dbname)} -c {shell_word(statements)}; or connect to another "
-        "database: -d NAME",
+        hint=f"as a superuser leave the triggers out: PGOPTIONS='-c event_triggers=off' {this_command()}, or "
+        f"{on_server('psql', disable, named='server')}; or connect to another database: -d NAME",
     )
 
 
@@ -585,5 +586,5 @@ def _check_role(connection: Connection) -> None:
             f"the session of the superuser {connection.info.user} in database `{connection.info.dbname}` "
             "runs as another role",
             cause="the owner of the database, or the role's own settings, set it: ALTER ... SET role",
-            hint="to stay the superuser: PGOPTIONS='-c role=none' pgsweep ...",
+            hint=f"to stay the superuser: PGOPTIONS='-c role=none' {this_command()}",
         )

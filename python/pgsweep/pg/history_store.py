@@ -28,6 +28,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from pgsweep.commands import on_server
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.answers import CheckedConnection
@@ -202,7 +203,8 @@ class PostgresStore:
         if awaited(attempt, seconds=_CLAIM_SECONDS, pause_seconds=0.1):
             return
         pid, client = holder
-        ends = "" if pid is None else f"; if nothing runs there: psql -c 'SELECT pg_terminate_backend({pid})'"
+        end = on_server("psql", f"-c 'SELECT pg_terminate_backend({pid})'")
+        ends = "" if pid is None else f"; if nothing runs there: {end}"
         raise PgsweepError(
             f"another `pgsweep serve` writes the history of `{shown(name)}` in {self.name}",
             cause=f"its session in that database is the server's process {pid or 'that is not known'}"

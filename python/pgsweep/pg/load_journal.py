@@ -37,6 +37,7 @@ import psycopg
 from psycopg import sql
 from psycopg.types.numeric import Oid
 
+from pgsweep.commands import on_server
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.load_catalog import rows_of
@@ -330,10 +331,11 @@ def claim(connection: psycopg.Connection[Any], oid: int) -> None:
 
 def at_work(holder: int | None) -> PgsweepError:
     """Return the error of a table that another run has claimed."""
+    end = on_server("psql", f"-c 'SELECT pg_terminate_backend({holder or 'PROCESS'})'")
     return PgsweepError(
         f"another load of this table is at work (process {holder or '?'} of the server)",
         cause="two loads of one table would take each other's indexes away",
-        hint=f"wait for it, or end it: psql -d NAME -c 'SELECT pg_terminate_backend({holder or 'PROCESS'})'",
+        hint=f"wait for it, or end it: {end}",
     )
 
 

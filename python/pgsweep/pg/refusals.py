@@ -15,6 +15,7 @@ from typing import Final
 import psycopg
 from psycopg import errors as sqlstates
 
+from pgsweep.commands import on_server, sudo, this_command
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer
 from pgsweep.host.postmaster import has_account
 from pgsweep.pg.answers import unexpected
@@ -24,6 +25,9 @@ from pgsweep.pg.wire import TooLong
 from pgsweep.plain import decode_name, shell_word, sql_identifier
 
 NO_DATABASE: Final = "there is no such database"
+
+_DRDS: Final = r"-c '\drds'"
+"""psql's command for the settings of roles and databases."""
 
 _NO_ENTRY: Final = "this user may not enter the socket's folder"
 
@@ -46,7 +50,7 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
         "over the socket the server lets in only the system user of the same name",
         "{as_role}connect by TCP: -h localhost",
     ),
-    (r'database "[^"]*" does not exist', NO_DATABASE, "psql -l lists them; choose: -d NAME"),
+    (r'database "[^"]*" does not exist', NO_DATABASE, "{psql_l} lists them; choose: -d NAME"),
     (r'role "[^"]*" does not exist', "there is no such role", "name another: -U NAME"),
     (
         r"not permitted to log in",
@@ -56,12 +60,12 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r'too many connections for database "[^"]*"',
         "the database takes no more connections, and pgsweep may need two",
-        "close some, or as a superuser: psql -d postgres -U NAME -c {alter_database}",
+        "close some, or as a superuser: {alter_database}",
     ),
     (
         r'too many connections for role "[^"]*"',
         "all connections that this role may use are taken; pgsweep may need two",
-        "close some, or as a superuser: psql -d postgres -U NAME -c {alter_role}",
+        "close some, or as a superuser: {alter_role}",
     ),
     (
         r"too many (connections|clients)|remaining connection slots are reserved",
@@ -76,9 +80,9 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r"starting up|not yet accepting connections|in recovery mode",
         "the server is starting or recovering",
-        "wait a little and try again: pg_isready",
+        "wait a little and try again: {isready}",
     ),
-    (r"shutting down", "the server is being stopped", "start it again, then: pg_isready"),
+    (r"shutting down", "the server is being stopped", "start it again, then: {isready}"),
     (
         r"definition of service|service file",
         "the service is in none of libpq's service files",
@@ -98,33 +102,33 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r"due to lock timeout",
         "another session locks a catalog that every session reads at its start (VACUUM FULL, REINDEX, LOCK)",
-        "wait until it has ended, then: pgsweep doctor",
+        "wait until it has ended, then: {doctor}",
     ),
     (
         r"due to statement timeout",
         "the server needed longer to begin a session than a setting of the role or the database allows",
-        "see which: psql -c '\\drds'; try again when the server is less busy",
+        "see which: {drds}; try again when the server is less busy",
     ),
     (
         r"cannot connect to invalid database",
         "its DROP DATABASE was interrupted: nothing can be done with it",
         "drop it again: DROP DATABASE",
     ),
-    (r"timeout|timed out", "the host does not answer", "check host, port and firewall: pg_isready"),
+    (r"timeout|timed out", "the host does not answer", "check host, port and firewall: {isready}"),
     (
         r"No such file or directory|Connection refused",
         "no server listens there",
-        "is it running? pg_isready; name another place: -h HOST -p PORT",
+        "is it running? {isready}; name another place: -h HOST -p PORT",
     ),
     (
         r'permission denied for database "[^"]*"',
         "the role may not connect to it",
-        "as its owner or a superuser: psql -d postgres -U NAME -c {grant_connect}",
+        "as its owner or a superuser: {grant_connect}",
     ),
     (
         r"Permission denied",
         _NO_ENTRY,
-        "run it as root: sudo pgsweep ..., or connect by TCP: -h localhost",
+        "run it as root: {as_root}, or connect by TCP: -h localhost",
     ),
 )
 
@@ -157,11 +161,21 @@ def _with_place(hint: str, error: psycopg.Error) -> str:
     database, role = sql_identifier(place["db"]), sql_identifier(place["user"])
     return hint.format(
         pgpass=":".join(escaped),
-        as_role=f"sudo -u {shell_word(place['user'])} pgsweep ..., or " if has_account(place["user"]) else "",
-        alter_database=shell_word(f"ALTER DATABASE {database} CONNECTION LIMIT -1"),
-        alter_role=shell_word(f"ALTER ROLE {role} CONNECTION LIMIT -1"),
-        grant_connect=shell_word(f"GRANT CONNECT ON DATABASE {database} TO {role}"),
+        as_role=f"{sudo(place['user'])}{this_command()}, or " if has_account(place["user"]) else "",
+        as_root=f"{sudo()}{this_command()}",
+        alter_database=_by_another(f"ALTER DATABASE {database} CONNECTION LIMIT -1"),
+        alter_role=_by_another(f"ALTER ROLE {role} CONNECTION LIMIT -1"),
+        grant_connect=_by_another(f"GRANT CONNECT ON DATABASE {database} TO {role}"),
+        psql_l=on_server("psql", "-l", named="role"),
+        drds=on_server("psql", _DRDS),
+        isready=on_server("pg_isready", named="server"),
+        doctor=on_server("pgsweep doctor"),
     )
+
+
+def _by_another(statement: str) -> str:
+    """Return the command by which another role, which the user chooses, executes a statement."""
+    return on_server("psql", f"-d postgres -U NAME -c {shell_word(statement)}", named="server")
 
 
 def plain_message(error: psycopg.Error) -> str:
@@ -179,7 +193,7 @@ def _lacking(text: str) -> MissingAbility:
         return MissingAbility(
             text,
             cause="the role may not see this",
-            hint="`pgsweep doctor` has the command that grants pg_monitor",
+            hint=f"`{on_server('pgsweep doctor')}` has the command that grants pg_monitor",
         )
     return MissingAbility(
         text,
@@ -204,8 +218,8 @@ def translate(error: psycopg.Error) -> PgsweepError:
             return PgsweepError(
                 text,
                 cause="a setting of the role or of the database ends transactions after too short a time",
-                hint="see which: psql -c '\\drds'; connect as another role, or to another database: -U NAME, "
-                "-d NAME",
+                hint=f"see which: {on_server('psql', _DRDS)}; connect as another role, or to another "
+                "database: -U NAME, -d NAME",
             )
         case sqlstates.LockNotAvailable():
             return PgsweepError(text, cause="another session holds the lock", hint="try again later")
@@ -223,7 +237,7 @@ def translate(error: psycopg.Error) -> PgsweepError:
             return PgsweepError(
                 f"the server refused a statement: {text}",
                 cause="an extension or a relation was dropped meanwhile, or is not of the server's version",
-                hint="see what is there: pgsweep doctor",
+                hint=f"see what is there: {on_server('pgsweep doctor')}",
             )
     if error.sqlstate is None:
         # Of psycopg or libpq, not of the server: an answer that they cannot read.

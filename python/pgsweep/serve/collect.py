@@ -18,6 +18,7 @@ from typing import Final
 from pgsweep.cache.top.feed import Feed
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.sample import CacheSample
+from pgsweep.commands import on_server
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.reads import DiskReads
 from pgsweep.memory.processes import LocalServer, look
@@ -427,7 +428,7 @@ def memory_of(result: MemoryResult, used_bytes: int | None, files: TopPageCache 
             Missing(
                 what="the limit of the server's memory cgroup",
                 why=f"the bar shows the whole host; the cgroup may use {host.limit_bytes >> 20} MB",
-                enable="pgsweep memory budget",
+                enable=on_server("pgsweep memory budget"),
             )
         )
     parts = [

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from pgsweep.commands import sudo
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.reserve import STATE_DIRECTORY, Reserver
@@ -69,7 +70,7 @@ def huge_pages_set_aside(size_bytes: int) -> Iterator[None]:
             raise MissingAbility(
                 f"{format_count(pages)} huge pages are needed and {format_count(pool.available)} are free",
                 cause="this user may not set huge pages aside",
-                hint=f"run as root, or: sudo sysctl -w vm.nr_hugepages={pool.persistent + pages}",
+                hint=f"run as root, or: {sudo()}sysctl -w vm.nr_hugepages={pool.persistent + pages}",
             )
         yield
         return

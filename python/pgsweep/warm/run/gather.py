@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from pgsweep.commands import on_server
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.catalog import (
     Relation,
@@ -385,7 +386,7 @@ def _named(connection: Connection, name: str) -> tuple[str, list[int]]:
         raise UsageError(
             f"`{name}` has no blocks that could be warmed",
             cause="it is a view, a foreign table, a composite type or a sequence",
-            hint=f"name the tables that it reads: psql -c {shown} shows them",
+            hint=f"name the tables that it reads: {on_server('psql', f'-c {shown}')} shows them",
         )
     return kind, oids
 
