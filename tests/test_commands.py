@@ -79,7 +79,7 @@ def test_hints_leave_to_the_user_only_what_he_chooses() -> None:
     found = []
     for path in sorted((ROOT / "python/pgsweep").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            of_refusals = isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "_REFUSALS"
+            of_refusals = isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "REFUSALS"
             if not of_refusals and getattr(node, "arg", "") not in HINTS:
                 continue
             for text in texts_of(node):

@@ -337,8 +337,9 @@ def test_hints_paste_the_users_own_server(wheel18: Cluster) -> None:
     options = f"psql -h {host} -p 5432 -U postgres -d hinted"
     assert f"{options} -c 'CREATE EXTENSION pg_buffercache'" in lacking.stderr
     assert f"{options} -c 'CREATE EXTENSION pg_prewarm'" in warm.stderr
-    absent = run("cache", *place, "absent")
-    assert absent.returncode == 3
+    absent = run("cache", *place, "--json", "absent")
+    assert (absent.returncode, absent.stdout) == (3, "")
+    assert absent.stderr.endswith("\ncode: no-database\n")
     assert f"psql -h {host} -p 5432 -U postgres -l" in absent.stderr
     gone = run("cache", "-h", "/nowhere", "-p", "5433")
     assert "pg_isready -h /nowhere -p 5433" in gone.stderr

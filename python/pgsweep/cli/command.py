@@ -14,7 +14,7 @@ from pgsweep.cli.common import HELP_NAMES, Options, common_options, options
 from pgsweep.cli.connection import Target, connection_flags, connection_options
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import UsageError
+from pgsweep.errors import NotConfirmed
 
 if TYPE_CHECKING:
     import msgspec
@@ -218,6 +218,6 @@ def require_terminal(what: str, hint: str = "or see what would be done: --dry-ru
         UsageError: stdin is not a terminal.
     """
     if not sys.stdin.isatty():
-        raise UsageError(
+        raise NotConfirmed(
             f"{what}, and there is no terminal to ask on", hint=f"add --yes, {hint}".removesuffix(", ")
         )

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import UsageError
+from pgsweep.errors import NotThere, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.sizing.sizes import check_size
 from pgsweep.units import BLOCK_BYTES, parse_bytes, parse_seconds
@@ -140,7 +140,7 @@ def existing(path: Path, what: str = "file", hint: str | None = None) -> Path:
             near = similar(path)
             hint = hint and hint.replace("{}", shell_word(str(path)))
             said = hint if near is None else f"did you mean {shell_word(str(near))}?"
-            raise UsageError(f"there is no {what} `{path}`", hint=said)
+            raise NotThere(f"there is no {what} `{path}`", hint=said)
         if what == "file" and path.is_dir():
             raise UsageError(f"`{path}` is a folder", hint=hint and hint.replace("{}", "FILE"))
     return path

@@ -86,7 +86,7 @@ class Target:
             say_if_dropped(error, self.conninfo)
             raise
         except ConnectionFailed as error:
-            if self._password is not None or not self._may_ask or not _wants_password(error):
+            if self._password is not None or not self._may_ask or error.code != "no-password":
                 raise
         self._password = _asked()
         return feature(self.conninfo)
@@ -164,11 +164,6 @@ def _as_relation(word: str) -> str:
     if "relations" not in names or "=" in word or ":/" in word:
         return ""
     return f"; a relation is named by --relations {shell_word(word)}"
-
-
-def _wants_password(error: ConnectionFailed) -> bool:
-    """Return whether the connection failed because no password was given, by libpq's message (fe-auth.c)."""
-    return "no password supplied" in error.message
 
 
 def _asked() -> str:

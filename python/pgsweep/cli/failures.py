@@ -39,10 +39,10 @@ def describe(error: BaseException, settings: Settings) -> int:
         return INTERRUPTED
     if isinstance(error, PgsweepError):
         cause, hint = _no_more_files(error) or (error.cause, error.hint)
-        _write(settings, error.message, cause, hint)
+        _write(settings, error.message, cause, hint, error.code)
         return error.exit_code
     if isinstance(error, click.ClickException):
-        _write(settings, _sentence(error.format_message()), None, _usage_hint(error))
+        _write(settings, _sentence(error.format_message()), None, _usage_hint(error), UsageError.code)
         return error.exit_code
     if isinstance(error, FileNotFoundError) and error.filename == "/proc/meminfo":
         _write(
@@ -74,7 +74,7 @@ def describe(error: BaseException, settings: Settings) -> int:
         return UsageError.exit_code
     ours = _of_server(error)
     if ours is not None:
-        _write(settings, ours.message, ours.cause, ours.hint)
+        _write(settings, ours.message, ours.cause, ours.hint, ours.code)
         return ours.exit_code
     _write(
         settings,
@@ -129,7 +129,9 @@ def _interrupted(settings: Settings) -> None:
         sys.stderr.write("nothing was kept\n")
 
 
-def _write(settings: Settings, message: str, cause: str | None, hint: str | None) -> None:
+def _write(
+    settings: Settings, message: str, cause: str | None, hint: str | None, code: str = PgsweepError.code
+) -> None:
     message = _masked(settings, message)
     cause, hint = cause and _masked(settings, cause), hint and _masked(settings, hint)
     terminal = settings.terminal(sys.stderr)
@@ -138,6 +140,8 @@ def _write(settings: Settings, message: str, cause: str | None, hint: str | None
         lines += _labelled(terminal.paint("cause:", "yellow"), "cause:", cause)
     if hint:
         lines += _labelled(terminal.paint("hint:", "cyan"), "hint:", hint)
+    if "--json" in settings.arguments:  # then a program reads it
+        lines.append(f"code: {code}")
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
 

@@ -13,7 +13,7 @@ from pgsweep.cli.command import Run, require_terminal, subcommand
 from pgsweep.cli.common import Bytes, Count, FileName
 from pgsweep.cli.interrupt import held_back
 from pgsweep.commands import on_server, sudo
-from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
+from pgsweep.errors import ConnectionFailed, NeedsRoot, PgsweepError, UsageError
 from pgsweep.plain import shown
 from pgsweep.units import format_count
 
@@ -220,7 +220,7 @@ def _ask(result: HugePagesResult, plan: HugePagesResult, *, yes: bool) -> None:
         Abort: the answer is no.
     """
     if os.geteuid() != 0:
-        raise MissingAbility(
+        raise NeedsRoot(
             "this user may not set huge pages aside",
             cause="that needs root",
             hint=f"run the same as root, or: {sudo()}sysctl -w vm.nr_hugepages={result.target}",
@@ -262,7 +262,7 @@ def _undo(run: Run, reserver: Reserver, asked: _Asked) -> None:
         settings.say("dry run: nothing was changed")
         return
     if os.geteuid() != 0:
-        raise MissingAbility(
+        raise NeedsRoot(
             "this user may not give huge pages back",
             cause="that needs root",
             hint=reserver.undo_command,

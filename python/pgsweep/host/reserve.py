@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.commands import on_server, sudo, this_command
-from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.errors import MissingAbility, NeedsRoot, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_leftovers, remove_private, write_whole
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.procfile import PROC, read_host_memory
@@ -490,7 +490,7 @@ def _is_ours(text: bytes | None) -> bool:
 
 
 def _unwritable(path: Path, error: OSError) -> MissingAbility:
-    return MissingAbility(
+    return NeedsRoot(
         f"cannot write {path}", cause=error.strerror, hint=f"run the same as root: {sudo()}{this_command()}"
     )
 
@@ -501,7 +501,7 @@ def _refused(pool: Pool, target: int, error: OSError) -> MissingAbility:
     line = f"echo {target} | {as_root}tee {pool_file(pool.size_bytes)}"
     if pool.is_default:
         line = f"{as_root}sysctl -w vm.nr_hugepages={target}"
-    return MissingAbility(
+    return NeedsRoot(
         "this user may not set huge pages aside" if not inside else "the kernel's settings are closed here",
         cause=error.strerror if not inside else f"{error.strerror}: a container without that privilege?",
         hint=f"{'on the host: ' if inside else ''}{line}",

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.commands import on_server
-from pgsweep.errors import ClusterError, MissingAbility
+from pgsweep.errors import ClusterError, MissingAbility, NeedsRoot
 from pgsweep.host.hugepages import read_huge_pages
 from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.pagetables import own_tables, page_tables_of
@@ -173,7 +173,7 @@ def _measured(local: LocalServer, ram_bytes: int | None) -> MemoryResult:
     """
     seen = _seen(local)
     if seen.totals.private_bytes is None or seen.totals.real_bytes is None:
-        raise MissingAbility(
+        raise NeedsRoot(
             "the private memory of the server's processes may not be read, so there is no budget",
             cause=seen.missing[0].why if seen.missing else None,
             hint=who_may(user=user_of(local.postmaster_pid)),

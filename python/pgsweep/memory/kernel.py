@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pgsweep.commands import on_server
-from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.errors import ConnectionFailed, MissingAbility, NotOnHost
 from pgsweep.host.kernel import KernelFacts, read_kernel
 from pgsweep.host.machine import describe_machine
 from pgsweep.host.postmaster import postmasters
@@ -68,7 +68,7 @@ def examine(conninfo: str) -> KernelResult:
             why = f"{absent.message}; if it runs elsewhere, this is not its kernel"
             missing.append(Missing(what="the server's process", why=why, enable=absent.hint))
             return _result(None, None, missing)
-        raise MissingAbility(
+        raise NotOnHost(
             "the server does not run here, and this host's kernel is not its kernel",
             cause=absent.message,
             hint=f"run `{on_server('pgsweep memory kernel')}` on the server's host",

@@ -18,7 +18,7 @@ from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.commands import on_server, this_command
-from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Pooled, ServerTooOld
 from pgsweep.pg import open_sessions, unanswered
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, as_sockets, decoded
 from pgsweep.pg.conninfo import APPLICATION, at_reached, note_reached, parameter_of, parse_conninfo
@@ -508,7 +508,7 @@ def _pooler() -> MissingAbility:
 
     A pooler gives its clients process numbers of its own; the server gives the true one.
     """
-    return MissingAbility(
+    return Pooled(
         "the connection goes through a connection pooler",
         cause="a pooler may give each statement another session of the server; pgsweep needs one of "
         "its own, for its search_path, its timeouts and the counters of its own work",

@@ -29,7 +29,7 @@ import psycopg
 from psycopg import sql
 
 from pgsweep.commands import on_server
-from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
+from pgsweep.errors import AtWork, ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.answers import CheckedConnection
 from pgsweep.pg.connect import Connection, connect, set_for_session
@@ -205,7 +205,7 @@ class PostgresStore:
         pid, client = holder
         end = on_server("psql", f"-c 'SELECT pg_terminate_backend({pid})'")
         ends = "" if pid is None else f"; if nothing runs there: {end}"
-        raise PgsweepError(
+        raise AtWork(
             f"another `pgsweep serve` writes the history of `{shown(name)}` in {self.name}",
             cause=f"its session in that database is the server's process {pid or 'that is not known'}"
             + (f", from {shown(client)}" if client else ""),

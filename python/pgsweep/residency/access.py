@@ -15,7 +15,7 @@ import numpy as np
 
 from pgsweep._native import PoolReader
 from pgsweep.commands import on_server
-from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.errors import ConnectionFailed, MissingAbility, NeedsRoot
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.pages import counted_bytes, pages_of_block
 from pgsweep.host.postmaster import user_of
@@ -204,7 +204,7 @@ def _check_peek(access: Access) -> None:
     except RuntimeError as error:
         raise MissingAbility(str(error.args[0]), hint="use --source sql") from error
     except OSError as error:
-        raise MissingAbility(
+        raise NeedsRoot(
             "the server's memory cannot be read",
             cause=error.strerror,
             hint=f"{who_may(user=user_of(access.postmaster_pid))}; or use --source sql",

@@ -240,7 +240,7 @@ class Collector:
             watched.sample = watched.counters = None
             watched.memory = watched.standing = None
             watched.failure = ServeFailure(
-                message=error.message, cause=error.cause, hint=error.hint, since=since
+                message=error.message, cause=error.cause, hint=error.hint, since=since, code=error.code
             )
 
         self._board.changed(self._config.key, "sample", change)

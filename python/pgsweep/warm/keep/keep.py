@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.commands import on_server
-from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.errors import AtWork, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.buffercache import memory_statements, snapshot_of_query
 from pgsweep.pg.catalog import read_unlogged
 from pgsweep.pg.conninfo import with_name
@@ -284,7 +284,7 @@ class Keeper:
             ours, holder = claim(access.connection, relation.kept.oid)
             if not ours:
                 where = f"-c '{_CLIENT} WHERE pid = {holder}'"
-                raise PgsweepError(
+                raise AtWork(
                     f"`{relation.kept.label}` is being kept already",
                     cause="by another pgsweep"
                     + (f", through the server's process {holder}" if holder else ""),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from pgsweep.commands import on_server
-from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.errors import LacksPrivilege, OnStandby, PgsweepError, UsageError
 from pgsweep.pg.catalog import (
     Relation,
     ScannedIndex,
@@ -404,7 +404,7 @@ def require_readable(found: Gathered, conninfo: str) -> None:
     rights = [trouble for trouble in found.refused if trouble.why != UNLOGGED]
     if not found.pieces and found.refused and not rights:
         name = relation_label(found.refused[0].schema, found.refused[0].relation)
-        raise MissingAbility(
+        raise OnStandby(
             f"`{name}` cannot be read on a standby",
             cause=UNLOGGED,
             hint="warm it on the primary, or name relations that are not unlogged",
@@ -414,6 +414,6 @@ def require_readable(found: Gathered, conninfo: str) -> None:
         what = f"not read `{first.relation}`" if refused == 1 else f"read none of the {refused} relations"
         with connect(conninfo, database=first.database) as connection, explained():
             hint = as_command(connection, first.enable)
-        raise MissingAbility(
+        raise LacksPrivilege(
             f"this role may {what}", cause="pg_prewarm wants SELECT on what it reads", hint=hint
         )
