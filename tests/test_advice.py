@@ -11,6 +11,7 @@ import pytest
 from pgsweep.advice.apply import to_apply
 from pgsweep.advice.candidates import candidates
 from pgsweep.advice.situation import rounded_down
+from pgsweep.commands import sudo
 from pgsweep.errors import UsageError
 from pgsweep.records.advice import AdviceResult, AdvisedSetting
 from pgsweep.records.prediction import (
@@ -368,7 +369,11 @@ def test_effective_cache_size_is_what_both_caches_hold() -> None:
 def test_huge_pages_where_page_tables_are_large() -> None:
     result = advised(replace(growing(), huge_pages=pages(saved=GB)))
     kernel = of(result, "vm.nr_hugepages")
-    assert (kernel.value, kernel.where, kernel.undo) == ("2200", "kernel", "sudo sysctl -w vm.nr_hugepages=0")
+    assert (kernel.value, kernel.where, kernel.undo) == (
+        "2200",
+        "kernel",
+        f"{sudo()}sysctl -w vm.nr_hugepages=0",
+    )
     assert kernel.gain is not None
     assert kernel.gain.value == GB
     assert of(result, "huge_pages").action == "leave", "try takes them"
@@ -421,7 +426,7 @@ def test_surplus_pages_are_not_set_aside() -> None:
     pool = msgspec.structs.replace(found.pools[0], total=900, surplus=800)
     result = advised(replace(growing(), huge_pages=msgspec.structs.replace(found, pools=[pool])))
     kernel = of(result, "vm.nr_hugepages")
-    assert (kernel.today, kernel.undo) == ("100", "sudo sysctl -w vm.nr_hugepages=100")
+    assert (kernel.today, kernel.undo) == ("100", f"{sudo()}sysctl -w vm.nr_hugepages=100")
 
 
 def test_connections_come_from_the_budget() -> None:

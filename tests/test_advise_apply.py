@@ -419,7 +419,7 @@ def test_where_huge_pages_cannot_be_counted_nothing_larger_is_applied() -> None:
     with pytest.raises(UsageError, match="huge pages for the next start is not known") as refused:
         to_apply(advised(unseen))
     assert "shared_buffers = 4GB takes more" in (refused.value.cause or "")
-    assert "sudo pgsweep hugepages --shared-buffers 4GB" in (refused.value.hint or "")
+    assert "pgsweep hugepages --shared-buffers 4GB" in (refused.value.hint or "")
     # What takes no shared memory may be applied.
     known = situation({GB: 0.2}, {GB: 9_000.0}, settings={**growing().settings, "huge_pages": "on"})
     assert list(to_apply(advised(known))) == ["effective_cache_size"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import datetime
 import json
 import os
@@ -15,8 +14,6 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.cli.own_server import naming_own_server, pasted
-from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.catalog import read_server
@@ -24,10 +21,9 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.conninfo import build_conninfo, describe
 from pgsweep.pg.refusals import explained
-from pgsweep.records.warm import WarmResult, WarmTrouble, WarmWork
 from pgsweep.residency.access import opened
 from pgsweep.residency.names import read_names
-from tests.fix_cli import ROOT, run
+from tests.fix_cli import run
 from tests.fix_process import needs_root, wait_until
 
 SECRET = "s3cret-word"
@@ -341,8 +337,9 @@ def test_hints_paste_the_users_own_server(wheel18: Cluster) -> None:
     options = f"psql -h {host} -p 5432 -U postgres -d hinted"
     assert f"{options} -c 'CREATE EXTENSION pg_buffercache'" in lacking.stderr
     assert f"{options} -c 'CREATE EXTENSION pg_prewarm'" in warm.stderr
-    absent = run("cache", *place, "absent")
-    assert absent.returncode == 3
+    absent = run("cache", *place, "--json", "absent")
+    assert (absent.returncode, absent.stdout) == (3, "")
+    assert absent.stderr.endswith("\ncode: no-database\n")
     assert f"psql -h {host} -p 5432 -U postgres -l" in absent.stderr
     gone = run("cache", "-h", "/nowhere", "-p", "5433")
     assert "pg_isready -h /nowhere -p 5433" in gone.stderr
@@ -362,140 +359,6 @@ def test_results_propose_commands_for_the_users_own_server(wheel18: Cluster) -> 
     grant = "GRANT pg_monitor TO looker"
     said = " ".join(seen.stdout.split())
     assert f"psql -h {host} -p 5432 -U postgres -d postgres -c '{grant}'" in said
-
-
-@pytest.mark.parametrize(
-    ("hint", "text"),
-    [
-        (
-            "run as root: sudo pgsweep ...; see `pgsweep doctor`",
-            "run as root: sudo pgsweep cache x; see `pgsweep doctor -h 'a b' -d shop`",
-        ),
-        ("psql -d other -c 'GRANT ...'", "psql -h 'a b' -d other -c 'GRANT ...'"),
-        ("see what they do: psql -c 'SELECT 1'", "see what they do: psql -h 'a b' -d shop -c 'SELECT 1'"),
-        ("ask later: psql -d NAME -c 'SELECT 1'", "ask later: psql -h 'a b' -d shop -c 'SELECT 1'"),
-        ("psql -X -d DBNAME -f gather.sql", "psql -X -d DBNAME -f gather.sql"),
-        (
-            "finish it: pgsweep load --resume t; or undo it: pgsweep load --rollback t",
-            "finish it: pgsweep load -h 'a b' -d shop --resume t; or undo it: "
-            "pgsweep load -h 'a b' -d shop --rollback t",
-        ),
-        ("pgsweep load FILE... TABLE -d DBNAME", "pgsweep load FILE... TABLE -d DBNAME"),
-        ("again: pgsweep record -o x.evidence", "again: pgsweep record -h 'a b' -d shop -o x.evidence"),
-        ("as root: sudo pgsweep memory budget ...", "as root: sudo pgsweep cache x"),
-        ("sudo pgsweep record --source trace ...", "sudo pgsweep cache x"),
-        (
-            "all of it: `pgsweep cache --by relation`",
-            "all of it: `pgsweep cache -h 'a b' -d shop --by relation`",
-        ),
-        ("make one: pgsweep warm save x.heat", "make one: pgsweep warm save -h 'a b' -d shop x.heat"),
-        ("name a file that `pgsweep warm save` wrote", "name a file that `pgsweep warm save` wrote"),
-        ("pgsweep cache -h there", "pgsweep cache -h there"),
-        ("sudo pgsweep hugepages --undo", "sudo pgsweep hugepages --undo"),
-        ("psql -l lists them; choose: -d NAME", "psql -h 'a b' -l lists them; choose: -d NAME"),
-        ("the host does not answer: pg_isready", "the host does not answer: pg_isready -h 'a b'"),
-    ],
-)
-def test_commands_of_hints_name_the_users_own_server(hint: str, text: str) -> None:
-    place = ["-h", "a b"]
-    assert pasted(hint, place, [*place, "-d", "shop"], "pgsweep cache x") == text
-    unnamed = re.sub(r"\bpgsweep [a-z -]+ \.\.\.", "pgsweep ...", hint)
-    assert pasted(hint, [], [], "pgsweep ...") == unnamed
-
-
-class Named:
-    """The options of a command line that names a server."""
-
-    def options(self) -> tuple[list[str], list[str]]:
-        return ["-h", "db1"], ["-h", "db1", "-d", "shop"]
-
-
-def test_a_command_that_names_another_role_has_one_role() -> None:
-    hint = "pgsweep load --resume big -U postgres; or undo it: pgsweep load --rollback big"
-    words = ["-p", "1", "-U", "app", "-d", "shop"]
-    assert pasted(hint, words[:2], words, "") == (
-        "pgsweep load -p 1 -d shop --resume big -U postgres; "
-        "or undo it: pgsweep load -p 1 -U app -d shop --rollback big"
-    )
-
-
-@pytest.mark.parametrize("user", [0, 1000])
-def test_all_parts_of_a_result_name_the_users_own_server(user: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    words = ["warm", "run", "-h", "db1", "-d", "shop"]
-    settings = Settings(arguments=words, target=Named())
-    trouble = WarmTrouble(
-        database="shop", schema="s", relation="t", why="refused", blocks=1, enable="sudo pgsweep ..."
-    )
-    result = WarmResult(
-        action="run",
-        server_version="18.0",
-        database="shop",
-        at="2026-11-24T12:00:00+00:00",
-        block_size_bytes=8192,
-        into="pool",
-        mode="buffer",
-        heat_source="",
-        budgets=[],
-        asked_bytes=0,
-        left_out_bytes=0,
-        rate=None,
-        expected_seconds=None,
-        relations=[],
-        refused=[trouble],
-        work=WarmWork(
-            connections=1,
-            mode="buffer",
-            asked_bytes=0,
-            read_bytes=0,
-            again_bytes=0,
-            seconds=1,
-            bytes_per_second=0,
-            reconnects=0,
-            pauses=0,
-            paused_seconds=0,
-            stopped=False,
-            troubles=[trouble],
-        ),
-    )
-    found = naming_own_server(settings, result)
-    assert found.work is not None
-    assert [each.enable for each in (*found.refused, *found.work.troubles)] == [
-        # Root needs no sudo, and many containers have none.
-        f"{'sudo ' if user else ''}pgsweep warm run -h db1 -d shop"
-    ] * 2
-    assert naming_own_server(settings, found) is found
-    assert naming_own_server(Settings(arguments=words), result) is result
-
-
-HINTS = ("hint", "enable", "why")
-
-CHOSEN = re.compile(
-    r"-h HOST|-p PORT|-U NAME|-d (NAME|DBNAME)|--columns NAME|NAME or SCHEMA.NAME|NAME\.evidence"
-    r"|tcp://HOST:PORT|as for psql: DBNAME|USER@HOST:PORT/DBNAME|RESET NAME takes|^NAME$"
-)
-"""What only the user can choose; `psql -d NAME` is replaced by his own server (cli/own_server.py)."""
-
-
-def test_hints_have_no_place_to_fill_in_that_pgsweep_knows() -> None:
-    found = []
-    for path in sorted((ROOT / "python/pgsweep").rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        hints = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg in HINTS]
-        if path.name == "connect.py":
-            hints += [
-                each.elts[2]
-                for node in ast.walk(tree)
-                if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "_REFUSALS"
-                for each in getattr(node.value, "elts", [])
-            ]
-        for hint in hints:
-            for text in ast.walk(hint):
-                if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                    left = CHOSEN.sub("", text.value)
-                    if re.search(r"\b(HOST|PORT|NAME|USER|DBNAME)\b", left):
-                        found.append(f"{path.name}: {text.value}")
-    assert found == [], "name what the connection has, or let cli/own_server.py do so"
 
 
 def test_refusals_name_the_role_and_the_database(wheel18: Cluster) -> None:

@@ -78,7 +78,7 @@ def test_every_kind_of_result_says_what_it_is_about(schema: str) -> None:
     subject = None
     if schema in EVIDENCE:
         subject = Subject(server=PLACE, server_version="18.1", database="shop", recorded_at=AT)
-    result = with_provenance(kept(schema), ["x"], server=PLACE, subject=subject)
+    result = with_provenance(kept(schema), server=PLACE, subject=subject)
     text = to_text(result, Terminal(width=200)).splitlines()[0]
     assert text.startswith("PostgreSQL ")
     assert f" at {PLACE}; " in text

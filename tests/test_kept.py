@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pgsweep.advice.ask import advise
+from pgsweep.commands import asked_by
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence import kept
 from pgsweep.evidence.exported import ExportedTrace
@@ -117,6 +118,15 @@ def test_nothing_is_computed_a_second_time(evidence: Path, monkeypatch: pytest.M
     again = advise(moved, memory_bytes=1 << 26, kept=True)
     assert again.settings == advice.settings
     assert again.evidence == str(moved)
+
+
+def test_what_names_a_server_is_not_kept(evidence: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands are for that server, and who asks the evidence next may name another."""
+    with asked_by(options=lambda: {"-h": "db1"}):
+        assert "-h db1" in advise(evidence, memory_bytes=1 << 26, kept=True).settings[0].reason
+    monkeypatch.setattr("pgsweep.advice.gather.advise_from", None)
+    with pytest.raises(TypeError):
+        advise(evidence, memory_bytes=1 << 26, kept=True)
 
 
 def test_each_question_has_its_answer_and_the_latest_stay(evidence: Path, counted: Counted) -> None:

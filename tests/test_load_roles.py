@@ -99,11 +99,11 @@ def test_a_table_that_another_role_loads(conninfo: str, mon: str, rows: Path, tm
             for work in (plan_load, load_files):
                 with pytest.raises(UsageError, match=f"`own.t` by role {owner} has begun") as failed:
                     work(second, [str(rows)], "own.t", options)
-                assert f"pgsweep load --resume own.t -U {owner}" in said(failed.value)
+                assert f"pgsweep load -U {owner} --resume own.t" in said(failed.value)
         for later in (resume, roll_back):
             with pytest.raises(UsageError, match=r"no load of `own\.t` by role") as failed:
                 later(second, "own.t")
-            assert f"pgsweep load --rollback own.t -U {owner}" in said(failed.value)
+            assert f"pgsweep load -U {owner} --rollback own.t" in said(failed.value)
         # Its local file is not taken for one that was left.
         assert len(list((tmp_path / "state/pgsweep").glob("load-*.json"))) == 1
         assert outcome_of(roll_back(first, "own.t")).unchanged

@@ -1,4 +1,4 @@
-"""Write what is made from the program: cli.md, verdict.md, json.md in docs/reference, and the manual pages.
+"""Write what is made from the program: cli, verdict, json and errors.md in docs/reference, and manual pages.
 
 `make docs` runs it; tests/test_docs.py fails where the files differ from the program.
 """
@@ -16,6 +16,9 @@ import pgsweep.records.trace_reasons  # noqa: F401 (its codes are in the table)
 from pgsweep import __version__
 from pgsweep.cli.branches import Branching
 from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES, overview_text
+from pgsweep.errors import ConnectionFailed, PgsweepError
+from pgsweep.pg.refusals import REFUSALS
+from pgsweep.plain import sentence
 from pgsweep.records.reasons import CODES
 from pgsweep.sizing.verdict import TABLE
 from pgsweep.units import format_plain
@@ -25,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference" / "cli.md"
 VERDICT = ROOT / "docs" / "reference" / "verdict.md"
 JSON = ROOT / "docs" / "reference" / "json.md"
+ERRORS = ROOT / "docs" / "reference" / "errors.md"
 MANUAL = ROOT / "docs" / "manual" / "data" / "share" / "man" / "man1"
 """The wheel installs what is below docs/manual (pyproject.toml, tool.maturin)."""
 
@@ -97,6 +101,38 @@ def reference() -> str:
         help_text = command.get_help(_context(command, title)).rstrip()
         parts.append(f"{level} {title}\n\n```text\n{help_text}\n```\n")
     return "\n".join(parts)
+
+
+def kinds_of(of: type[PgsweepError]) -> Iterator[type[PgsweepError]]:
+    """Yield the class and all below it."""
+    yield of
+    for kind in of.__subclasses__():
+        yield from kinds_of(kind)
+
+
+def errors_page() -> str:
+    """Return the page docs/reference/errors.md."""
+    package = ROOT / "python"
+    for path in sorted(package.rglob("pgsweep/**/*.py")):
+        if re.search(r"^class \w+\(.*Error\):", path.read_text(encoding="utf-8"), re.MULTILINE):
+            importlib.import_module(".".join(path.relative_to(package).with_suffix("").parts))
+    every = set(kinds_of(PgsweepError))  # some have two parents
+    kinds = {kind.code: (kind.exit_code, (kind.__doc__ or "").split("\n")[0]) for kind in every}
+    assert len(kinds) == len(every), "each kind has a code of its own"
+    refusals = {code: (ConnectionFailed.exit_code, sentence(cause)) for code, _, cause, _ in REFUSALS}
+    lines = [
+        "# Codes of errors",
+        "",
+        "An error has a message, a likely cause and a hint, whose words may change, and a code, which stays.",
+        "With `--json` a command that fails ends with it on stderr: `code: no-database`. In Python",
+        "it is the exception's `code`, in the JSON of `serve` that of a server's `failure`.",
+        "",
+    ]
+    for title, codes in (("Kinds", kinds), ("Refused connections", refusals)):
+        lines += [f"## {title}", "", "| code | exit code | what it means |", "|---|---:|---|"]
+        lines += [f"| `{code}` | {number} | {meaning} |" for code, (number, meaning) in sorted(codes.items())]
+        lines += [""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _roff(text: str) -> str:
@@ -180,9 +216,8 @@ def manual() -> dict[str, str]:
 
 def outdated() -> list[Path]:
     """Return the files that differ from what they would be made as, and make them so."""
-    wanted = {REFERENCE: reference(), VERDICT: verdict_page(), JSON: json_page()} | {
-        MANUAL / name: text for name, text in manual().items()
-    }
+    pages = {REFERENCE: reference(), VERDICT: verdict_page(), JSON: json_page(), ERRORS: errors_page()}
+    wanted = pages | {MANUAL / name: text for name, text in manual().items()}
     differ = []
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:

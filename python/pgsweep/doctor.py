@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from msgspec import structs
 
+from pgsweep.commands import on_server
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
 from pgsweep.host.abilities import READ_THE_POOL, HostChecks, Seen
 from pgsweep.host.perils import perils_of
@@ -232,7 +233,7 @@ def _answered(missing: str, why: str, enable: str | None) -> list[Ability]:
 
 
 def _without_session(conninfo: str, abilities: list[Ability]) -> DoctorResult:
-    host = HostChecks(None, "pgsweep doctor")
+    host = HostChecks(None, on_server("pgsweep doctor"))
     found = [*abilities, *host.abilities()]
     return DoctorResult(
         target=describe(conninfo),

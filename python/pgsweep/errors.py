@@ -22,9 +22,18 @@ class PgsweepError(Exception):
         message: one sentence: what failed, on what.
         cause: the likely cause, one sentence; None if the message says it.
         hint: what to do next, usually a command to paste.
+
+    Attributes:
+        code: of the kind, for programs; it stays where words change. docs/reference/errors.md lists all.
     """
 
     exit_code: ClassVar[int] = 1
+    code = "failed"
+
+    def __init_subclass__(cls) -> None:
+        # From the name, `not-evidence` of NotEvidence; the page of the reference shows where that changes.
+        if "code" not in cls.__dict__:
+            cls.code = "".join(f"-{c.lower()}" if c.isupper() else c for c in cls.__name__).strip("_-")
 
     def __init__(self, message: str, *, cause: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -66,6 +75,58 @@ class MissingAbility(PgsweepError):
 
 class ServerTooOld(MissingAbility):
     """The server is of a version whose rules are not known."""
+
+
+class LacksPrivilege(MissingAbility):
+    """The role lacks a privilege on the server."""
+
+
+class LacksExtension(MissingAbility):
+    """The database lacks an extension, or the server its files or its library."""
+
+
+class LacksPackage(MissingAbility):
+    """A package of Python is not installed."""
+
+
+class OnStandby(MissingAbility):
+    """The server is a standby, which takes no writes."""
+
+
+class KeptElsewhere(MissingAbility):
+    """A provider, an operator or a tool keeps the server's settings."""
+
+
+class NotOnHost(MissingAbility):
+    """The server does not run on this host."""
+
+
+class NeedsRoot(MissingAbility):
+    """The user who runs pgsweep may not do this on the host; root may."""
+
+
+class Pooled(MissingAbility):
+    """The connection goes through a connection pooler."""
+
+
+class AtWork(PgsweepError):
+    """Another process does the same on the same data."""
+
+
+class NotThere(UsageError):
+    """A file or a folder that was named is not there."""
+
+
+class NotConfirmed(UsageError):
+    """What would be changed was not confirmed, and there is no terminal to ask on."""
+
+
+class OtherServer(UsageError):
+    """The evidence is of another server than the one that is named."""
+
+
+class LoadUnfinished(UsageError):
+    """A load of the table has begun and not ended."""
 
 
 class EvidenceError(PgsweepError):

@@ -321,6 +321,7 @@ class _Questions:
         except PgsweepError as error:
             parts = [
                 error.message,
+                f"code: {error.code}",
                 error.cause and f"cause: {error.cause}",
                 error.hint and f"hint: {error.hint}",
             ]

@@ -27,7 +27,7 @@ from concurrent.futures import (
 from multiprocessing.synchronize import Event
 from typing import Any, Final, TypeVar
 
-from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.errors import LacksPackage, MissingAbility, UsageError
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def check_executor(text: str) -> None:
     try:
         import distributed  # noqa: F401
     except ImportError as error:
-        raise MissingAbility(
+        raise LacksPackage(
             "the cluster's client is not installed", cause=str(error), hint="pip install 'pgsweep[cluster]'"
         ) from error
 

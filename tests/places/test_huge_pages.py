@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from pgsweep.advice.huge_pages import advise_huge_pages
+from pgsweep.commands import sudo
 from pgsweep.doctor import examine as doctor
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import pool_file
@@ -62,7 +63,7 @@ def test_a_limit_of_one_page_too_few(pod: Path, kind: str, bindir: Path | None) 
             bound = Path(result.binding_limit or "")
             assert bound.samefile(limit_file(pod, kind))
             assert "ALTER SYSTEM" not in texts(result) and "sysctl" not in texts(result)
-            assert f"echo {needed * PAGE} | sudo tee {bound}" in texts(result)
+            assert f"echo {needed * PAGE} | {sudo()}tee {bound}" in texts(result)
             assert ("SIGBUS" in texts(result)) == ("does not start" not in texts(result)) == (kind == "")
             found = abilities(doctor(cluster.conninfo()))["huge_pages"]
             assert found.enable is None
@@ -220,11 +221,11 @@ def test_surplus_pages_are_not_set_aside(overcommit: Path) -> None:
             for one in advise_huge_pages(replace(growing(), huge_pages=result), 0)
             if one.name == "vm.nr_hugepages"
         )
-        assert (setting.today, setting.undo) == (str(kept), f"sudo sysctl -w vm.nr_hugepages={kept}")
+        assert (setting.today, setting.undo) == (str(kept), f"{sudo()}sysctl -w vm.nr_hugepages={kept}")
         cluster.restart({"huge_pages": "off"})
         found = abilities(doctor(cluster.conninfo()))["huge_pages"]
         assert f"the kernel has {kept} of 2 MB set aside" in found.why
-        assert found.enable == f"sudo sysctl -w vm.nr_hugepages={kept + needed}"
+        assert found.enable == f"{sudo()}sysctl -w vm.nr_hugepages={kept + needed}"
 
 
 def test_surplus_pages_that_the_kernel_does_not_make_again_do_not_suffice(bindir: Path | None) -> None:
@@ -250,7 +251,10 @@ def test_surplus_pages_that_the_kernel_does_not_make_again_do_not_suffice(bindir
         [_, setting] = advise_huge_pages(replace(growing(), huge_pages=result), growing().today_bytes)
         assert (setting.name, setting.value) == ("vm.nr_hugepages", str(kept + needed))
         found = abilities(doctor(cluster.conninfo()))["huge_pages"]
-        assert (found.available, found.enable) == (False, f"sudo sysctl -w vm.nr_hugepages={kept + needed}")
+        assert (found.available, found.enable) == (
+            False,
+            f"{sudo()}sysctl -w vm.nr_hugepages={kept + needed}",
+        )
         with pytest.raises(ClusterError):
             cluster.restart({"huge_pages": "on"})
         start_with(pages, needed, cluster, {"huge_pages": "on"})

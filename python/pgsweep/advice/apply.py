@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from pgsweep.commands import on_server, sudo, this_command
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_private, state_folder, write_whole
 from pgsweep.pg.alter_system import SettingState, alter_system, check_allowed, read_states, reload, statement
@@ -86,16 +87,16 @@ def to_apply(result: AdviceResult) -> dict[str, str]:
         raise UsageError(
             f"the kernel has {pages.today} huge pages and needs {pages.value} before the next start",
             cause="huge_pages is on: with fewer the server would not start",
-            hint=f"sudo sysctl -w vm.nr_hugepages={pages.value}, then run it again",
+            hint=f"{sudo()}sysctl -w vm.nr_hugepages={pages.value}, then run it again",
         )
     if pages is None and setting == "on" and (grown := _grown(result)):
+        count = on_server("pgsweep hugepages", f"--shared-buffers {wanted.get('shared_buffers', 'SIZE')}")
         raise UsageError(
             "whether the kernel has enough huge pages for the next start is not known",
             cause=f"huge_pages is on, and {grown} takes more shared memory: with too few the server "
             "would not start",
-            hint="run it on the server's host as root, or count them there: sudo pgsweep hugepages "
-            f"--shared-buffers {wanted.get('shared_buffers', 'SIZE')}; then paste the lines of --format "
-            "alter-system",
+            hint=f"run it on the server's host as root, or count them there: {sudo()}{count}; then paste the "
+            "lines of --format alter-system",
         )
     return wanted
 
@@ -194,7 +195,7 @@ def _write_all(connection: Connection, place: _Place, changes: Sequence[AppliedS
         if written and place.owner == "advise":
             error.hint = (
                 f"{', '.join(written)} is in postgresql.auto.conf already, not in force; to put it back: "
-                "pgsweep advise --undo"
+                f"{on_server('pgsweep advise', '--undo')}"
             )
         raise
 
@@ -402,7 +403,7 @@ def _checked(connection: Connection, owner: str, wanted: dict[str, str] | None =
         raise MissingAbility(
             "there is no place to keep what was before, so nothing is changed",
             cause="this user has no home folder, or the server does not say which cluster it is",
-            hint="name a folder: XDG_STATE_HOME=/var/lib pgsweep ...",
+            hint=f"name a folder: XDG_STATE_HOME=/var/lib {this_command()}",
         )
     digest = hashlib.sha256(msgspec.json.encode(here)).hexdigest()[:16]
     own, own_kept = folder / f"{owner}-{cluster}-{digest}.json", None
@@ -449,7 +450,7 @@ def _nothing_known(place: _Place) -> UsageError:
             what,
             cause="; ".join(others),
             hint="connect to that server; or, if it is this one, moved or restored: "
-            f"pgsweep ... --undo-from {shell_word(str(usable[0]))}"
+            f"{this_command()} --undo-from {shell_word(str(usable[0]))}"
             if usable
             else None,
         )
@@ -495,7 +496,7 @@ def _unwritable(path: Path, error: OSError) -> PgsweepError:
     return PgsweepError(
         f"`{path}` cannot be written: {error.strerror}",
         cause="what is changed is first written there, so that it can be undone",
-        hint="name another folder: XDG_STATE_HOME=/var/lib pgsweep ...",
+        hint=f"name another folder: XDG_STATE_HOME=/var/lib {this_command()}",
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pgsweep.commands import server_options
 from pgsweep.evidence.kept import Question, answered
 from pgsweep.records.advice import AdviceResult
 
@@ -50,8 +51,8 @@ def advise(
             evidence, conninfo, memory_bytes=memory_bytes, loss=loss, seed=seed, kept=kept, watch=watch
         )
 
-    if not kept or conninfo is not None:
-        return made()
+    if not kept or conninfo is not None or server_options():
+        return made()  # what names a server is not kept
     question = Question(command="advise", memory_bytes=memory_bytes, loss=loss, seed=seed)
     return msgspec.structs.replace(
         answered(evidence, question, AdviceResult, made),

@@ -6,6 +6,7 @@ from typing import Final
 
 from pgsweep.advice.shared_buffers import undo_of
 from pgsweep.advice.situation import Situation
+from pgsweep.commands import on_server
 from pgsweep.records.advice import AdvisedSetting
 from pgsweep.units import format_count
 
@@ -17,7 +18,8 @@ def advise_connections(situation: Situation) -> AdvisedSetting:
     """Return the advice; the budget is already for the size of shared_buffers that is advised."""
     budget, today = situation.budget, situation.number("max_connections")
     if budget is None or today is None:
-        why = "how many fit is counted on the server's host, with a session there: pgsweep memory budget"
+        command = on_server("pgsweep memory budget")
+        why = f"how many fit is counted on the server's host, with a session there: {command}"
         return _advice(today, None, why, unknown=True)
     many = (
         f"{format_count(budget.possible_connections)} connections like today's fit, or "

@@ -31,7 +31,8 @@ from pgsweep.advice.reads import reads_by_size
 from pgsweep.advice.resources import resources_of
 from pgsweep.advice.shared_buffers import decide_size
 from pgsweep.advice.situation import Contents, Situation
-from pgsweep.errors import ClusterError, MissingAbility, UsageError
+from pgsweep.commands import recording
+from pgsweep.errors import ClusterError, MissingAbility, OtherServer, UsageError
 from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.kept import Question, answered
 from pgsweep.evidence.meta import check_trace
@@ -404,17 +405,17 @@ def _look_at(conninfo: str, meta: EvidenceMeta, evidence: Path) -> _Now:
         sources = read_sources(connection, _ADVISED)
         place = read_place(connection, search(*read_postmaster(connection)).pid)
     if server.version_num // 10000 != meta.server_version_num // 10000:
-        raise UsageError(
+        raise OtherServer(
             f"`{evidence}` was recorded on another server",
             cause=f"that one was PostgreSQL {meta.server_version}, this one is {server.version}",
-            hint="leave the server out, or record it: pgsweep record -o NAME.evidence",
+            hint=f"leave the server out, or record it: {recording()}",
         )
     if server.block_size_bytes != meta.block_size_bytes:
-        raise UsageError(
+        raise OtherServer(
             f"`{evidence}` was recorded on another server",
             cause=f"that one has blocks of {meta.block_size_bytes} bytes, this one of "
             f"{server.block_size_bytes}",
-            hint="leave the server out, or record it: pgsweep record -o NAME.evidence",
+            hint=f"leave the server out, or record it: {recording()}",
         )
     if server.shared_buffers_blocks != meta.shared_buffers_blocks:
         now, then = (
@@ -426,7 +427,7 @@ def _look_at(conninfo: str, meta: EvidenceMeta, evidence: Path) -> _Now:
             cause="it was changed since: the system identifier is the same, which a standby or a copy has too"
             if unknown is None
             else "it is another server, or it was changed since",
-            hint="record it as it is now: pgsweep record -o NAME.evidence",
+            hint=f"record it as it is now: {recording()}",
         )
     remarks = [] if unknown is None else [unknown]
     remarks += [

@@ -12,6 +12,7 @@ from typing import Final
 
 from pgsweep.advice.shared_buffers import undo_of
 from pgsweep.advice.situation import Situation
+from pgsweep.commands import on_server, sudo
 from pgsweep.pg.manager import PATRONI
 from pgsweep.records.advice import AdvisedSetting, Gain
 from pgsweep.records.hugepages import HugePagesResult, PageTables
@@ -26,9 +27,8 @@ def advise_huge_pages(situation: Situation, size_bytes: int) -> list[AdvisedSett
     found = situation.huge_pages
     setting = situation.settings.get("huge_pages")
     if found is None:
-        command = "pgsweep hugepages"
-        if size_bytes != situation.today_bytes:
-            command += f" --shared-buffers {as_setting(size_bytes)}"
+        size = "" if size_bytes == situation.today_bytes else f"--shared-buffers {as_setting(size_bytes)}"
+        command = on_server("pgsweep hugepages", size)
         why = f"name the server as well (-h, -d) to have the number of pages counted; or: {command}"
         return [_setting("huge_pages", setting, why, unknown=True)]
     if found.shared_memory_type != "mmap":
@@ -83,7 +83,7 @@ def _in_use(found: HugePagesResult, setting: str | None, size_bytes: int) -> lis
     assert found.huge_pages_needed is not None
     if found.target == total:
         why = f"{total} are set aside, which suffices"
-        return [keep, _pages(total, None, why, purpose="more of them would not be used")]
+        return [keep, _pages(found, None, why, purpose="more of them would not be used")]
     why = (
         f"shared_buffers of {as_setting(size_bytes)} take {format_count(found.huge_pages_needed)} pages of "
         f"{format_bytes(found.huge_page_size_bytes)}; with fewer the server falls back to ordinary pages, or "
@@ -94,7 +94,7 @@ def _in_use(found: HugePagesResult, setting: str | None, size_bytes: int) -> lis
         if found.target > total
         else ("it gives back those that the smaller shared memory does not take")
     )
-    return [keep, _pages(total, found.target, why, purpose=purpose)]
+    return [keep, _pages(found, found.target, why, purpose=purpose)]
 
 
 def _saved(tables: PageTables) -> tuple[int, int]:
@@ -177,7 +177,7 @@ def _not_in_use(situation: Situation, found: HugePagesResult, setting: str | Non
         advice.append(_tried(setting, why, gain))
     else:
         advice.append(_setting("huge_pages", setting, "it takes huge pages where the kernel has them"))
-    advice.append(_pages(_total(found), found.target, why, gain))
+    advice.append(_pages(found, found.target, why, gain))
     return advice
 
 
@@ -188,8 +188,9 @@ def _total(found: HugePagesResult) -> int:
 
 
 def _pages(
-    today: int, target: int | None, why: str, gain: Gain | None = None, *, purpose: str = ""
+    found: HugePagesResult, target: int | None, why: str, gain: Gain | None = None, *, purpose: str = ""
 ) -> AdvisedSetting:
+    today, contained = _total(found), found.place is not None and found.place.contained
     if target is None or target == today:
         return AdvisedSetting(
             name="vm.nr_hugepages",
@@ -212,7 +213,7 @@ def _pages(
         gain=gain,
         purpose=purpose,
         takes_effect="restart",
-        undo=f"sudo sysctl -w vm.nr_hugepages={today}",
+        undo=f"{sudo(here=not contained)}sysctl -w vm.nr_hugepages={today}",
     )
 
 

@@ -17,6 +17,7 @@ from pgsweep.advice.candidates import LEAST_ADVISED_BYTES
 from pgsweep.advice.reads import Basis, gain_of, throughput_gain
 from pgsweep.advice.situation import Situation, rounded_down
 from pgsweep.advice.summary import THROUGHPUT
+from pgsweep.commands import on_server
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
 from pgsweep.sizing.throughput.read_times import COPY_RANGE
 from pgsweep.units import (
@@ -138,10 +139,12 @@ def gains_by_size(now: ReadsPoint, points: Sequence[ReadsPoint]) -> tuple[dict[i
 def _to_record(situation: Situation) -> str:
     """Return what to record where the evidence allows no prediction."""
     if situation.prediction.source == "trace":
-        return "Record for longer, under the usual load: pgsweep record --source trace --for 2m"
+        longer = on_server("pgsweep record", "--source trace --for 2m")
+        return f"Record for longer, under the usual load: {longer}"
+    record, trace = on_server("pgsweep record"), on_server("pgsweep record", "--source trace --for 40s")
     return (
-        "Record under the usual load until there is enough (pgsweep record), or, as root on the server's "
-        "host, every access (pgsweep record --source trace --for 40s)"
+        f"Record under the usual load until there is enough ({record}), or, as root on the server's host, "
+        f"every access ({trace})"
     )
 
 

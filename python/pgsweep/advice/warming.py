@@ -12,12 +12,11 @@ from __future__ import annotations
 from typing import Final
 
 from pgsweep.advice.situation import Contents, Situation
+from pgsweep.commands import on_server
 from pgsweep.records.advice import AdvisedSetting, Gain, Kind
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 _NAMED: Final = 5
-_SAVE: Final = "pgsweep warm save before.heat"
-_RESTORE: Final = "pgsweep warm restore before.heat"
 AFTER_RESTART: Final = "waiting for reads after the restart"
 
 
@@ -54,7 +53,8 @@ def advise_warming(situation: Situation, *, restarts: bool) -> AdvisedSetting:
         name="warm-up",
         where="command",
         today=None,
-        value=f"before the restart: {_SAVE}; after it: {_RESTORE}",
+        value=f"before the restart: {on_server('pgsweep warm save', 'before.heat')}; "
+        f"after it: {on_server('pgsweep warm restore', 'before.heat')}",
         action="set",
         kind=kind,
         reason=why,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.commands import on_server
 from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import MAIN_FORK, find_data_files
 from pgsweep.pg.buffercache import Snapshot
@@ -31,7 +32,8 @@ def draw_map(access: Access, pool: Snapshot, name: str, cells: int) -> CacheMap:
         raise UsageError(
             f"`{name}` has no blocks of its own",
             cause="it is a view, a partitioned table or a foreign table",
-            hint="name one of its partitions or indexes: `pgsweep cache --by relation` lists them",
+            hint=f"name one of its partitions or indexes: `{on_server('pgsweep cache', '--by relation')}` "
+            "lists them",
         )
     resident = _resident(access, place)
     mine = (pool.rel == place.filenode) & (pool.db == place.database_oid) & (pool.fork == MAIN_FORK)

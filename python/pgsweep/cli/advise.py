@@ -20,9 +20,9 @@ from pgsweep.cli.common import (
 )
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import write_stdout
-from pgsweep.cli.own_server import naming_own_server
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.watched import Watched
+from pgsweep.commands import on_server, recording
 from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
 
@@ -195,7 +195,6 @@ def command(run: Run, asked: _Asked) -> int:
             from pgsweep.ui.forms import patch
             from pgsweep.ui.results import plain
 
-            result = naming_own_server(run.settings, result)
             form = result.form if asked.form in (None, "patch") else asked.form
             write_stdout(patch(plain(result), form))
     return 0
@@ -254,7 +253,8 @@ def _apply(run: Run, result: AdviceResult, asked: _Asked) -> AdviceResult:
         settings.say("postgresql.auto.conf has these settings already: nothing was written")
     else:
         _show(applied if asked.yes else [])
-        settings.say("settings written and reloaded; to restore the previous ones: pgsweep advise --undo")
+        undo = on_server("pgsweep advise", "--undo")
+        settings.say(f"settings written and reloaded; to restore the previous ones: {undo}")
     _say_restarts(settings, applied)
     return msgspec.structs.replace(result, applied=applied)
 
@@ -328,7 +328,7 @@ def _evidence_of(subject: str | None) -> Path | None:
         return path
     named = subject.rstrip("/").endswith(".evidence") or "/" in subject.partition("://")[0].partition("=")[0]
     if named or (path.suffix and similar(path) is not None):
-        return existing(path, "evidence", "record some: pgsweep record -o NAME.evidence")
+        return existing(path, "evidence", f"record some: {recording()}")
     return None
 
 

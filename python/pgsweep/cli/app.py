@@ -23,6 +23,7 @@ from pgsweep.cli.interrupt import (
 from pgsweep.cli.overview import COMMANDS, overview_text
 from pgsweep.cli.settings import Settings
 from pgsweep.cli.streams import reader_gone
+from pgsweep.commands import asked_by
 from pgsweep.errors import PgsweepError
 
 
@@ -120,17 +121,18 @@ def run(arguments: Sequence[str]) -> int:
         BrokenPipeError: nobody reads stdout any more; main.py ends quietly.
     """
     settings = Settings(arguments=list(arguments))
-    try:
-        with ended_for_sure(), ended_like_interrupt(), suspended_between_answers(), no_session_left():
-            code = application.main(
-                args=list(arguments),
-                prog_name="pgsweep",
-                standalone_mode=False,
-                obj=settings,
-                auto_envvar_prefix="PGSWEEP",
-            )
-    except ReaderGone as gone:
-        raise BrokenPipeError from gone
-    except BaseException as error:
-        return describe(error, settings)
+    with asked_by(settings.command, lambda: settings.named()):  # noqa: PLW0108 (it changes)
+        try:
+            with ended_for_sure(), ended_like_interrupt(), suspended_between_answers(), no_session_left():
+                code = application.main(
+                    args=list(arguments),
+                    prog_name="pgsweep",
+                    standalone_mode=False,
+                    obj=settings,
+                    auto_envvar_prefix="PGSWEEP",
+                )
+        except ReaderGone as gone:
+            raise BrokenPipeError from gone
+        except BaseException as error:
+            return describe(error, settings)
     return code if isinstance(code, int) else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from pgsweep.cli.common import HELP_NAMES, Options, common_options, options
 from pgsweep.cli.connection import Target, connection_flags, connection_options
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.errors import NotConfirmed
 
 if TYPE_CHECKING:
     import msgspec
@@ -95,7 +94,7 @@ class Run:
 
         if server == "":
             server = self.target.server if self.server_options and subject is None else None
-        return with_provenance(result, self.settings.arguments, server=server, subject=subject)
+        return with_provenance(result, server=server, subject=subject)
 
     def show(self, result: Any, *, server: str | None = "", subject: Subject | None = None) -> None:
         """Write a result with its provenance, as `made` takes them.
@@ -118,15 +117,16 @@ class _Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments into the context; return what is left of them."""
-        try:
-            return super().parse_args(ctx, args)
-        except PgsweepError:
-            with contextlib.suppress(PgsweepError):
-                given = {name: ctx.params.get(name) for name in _PLACE}
-                # click puts a mark of its own in the place of what was not given.
-                names = {name: one if isinstance(one, str) else None for name, one in given.items()}
-                Target(no_password=True, ask_password=False, **names)  # the settings know it then
-            raise
+        ctx.ensure_object(Settings).named = functools.partial(_options_read, ctx)
+        return super().parse_args(ctx, args)
+
+
+def _options_read(ctx: click.Context) -> dict[str, str]:
+    """Return the options of a command line whose other arguments are still being read."""
+    given = {name: ctx.params.get(name) for name in _PLACE}
+    # click puts a mark of its own in the place of what was not given.
+    names = {name: one if isinstance(one, str) else None for name, one in given.items()}
+    return Target(no_password=True, ask_password=False, **names).options()
 
 
 def subcommand(
@@ -218,6 +218,6 @@ def require_terminal(what: str, hint: str = "or see what would be done: --dry-ru
         UsageError: stdin is not a terminal.
     """
     if not sys.stdin.isatty():
-        raise UsageError(
+        raise NotConfirmed(
             f"{what}, and there is no terminal to ask on", hint=f"add --yes, {hint}".removesuffix(", ")
         )

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import UsageError
+from pgsweep.errors import NotThere, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.sizing.sizes import check_size
 from pgsweep.units import BLOCK_BYTES, parse_bytes, parse_seconds
@@ -138,11 +138,11 @@ def existing(path: Path, what: str = "file", hint: str | None = None) -> Path:
     with suppress(PermissionError):  # of a folder that may not be entered: whoever opens the file says so
         if not path.exists():
             near = similar(path)
-            hint = hint and hint.format(shell_word(str(path)))
+            hint = hint and hint.replace("{}", shell_word(str(path)))
             said = hint if near is None else f"did you mean {shell_word(str(near))}?"
-            raise UsageError(f"there is no {what} `{path}`", hint=said)
+            raise NotThere(f"there is no {what} `{path}`", hint=said)
         if what == "file" and path.is_dir():
-            raise UsageError(f"`{path}` is a folder", hint=hint and hint.format("FILE"))
+            raise UsageError(f"`{path}` is a folder", hint=hint and hint.replace("{}", "FILE"))
     return path
 
 
@@ -167,7 +167,7 @@ class FileName(click.Path):
         self,
         *,
         needed: str | None = None,
-        hint: str | None = None,
+        hint: str | Callable[[], str] | None = None,
         file_okay: bool = True,
         dir_okay: bool = True,
         allow_dash: bool = False,
@@ -192,8 +192,9 @@ class FileName(click.Path):
         if self.needed is None or (self.allow_dash and str(path) == "-"):
             return path
         named = self.needed == "evidence" and is_connection(str(value))
+        hint = self.hint() if callable(self.hint) else self.hint
         record = "record that server first: pgsweep record DSN -o NAME.evidence"
-        return existing(path, self.needed, record if named else self.hint)
+        return existing(path, self.needed, record if named else hint)
 
 
 class Count(click.IntRange):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import click
@@ -16,7 +17,7 @@ import click
 from pgsweep.cli.common import options
 from pgsweep.cli.completing import database_names
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import ConnectionFailed, ConnectionLost, UsageError
+from pgsweep.errors import ConnectionFailed, ConnectionLost, PgsweepError, UsageError
 from pgsweep.plain import shell_word
 
 R = TypeVar("R")
@@ -69,7 +70,7 @@ class Target:
         context = click.get_current_context(silent=True)
         settings = None if context is None else context.find_object(Settings)
         if settings is not None:
-            settings.target = self
+            settings.named = self.options
 
     def use(self, feature: Callable[[str], R]) -> R:
         """Call the feature with the conninfo; ask for the password once where the server wants one.
@@ -85,7 +86,7 @@ class Target:
             say_if_dropped(error, self.conninfo)
             raise
         except ConnectionFailed as error:
-            if self._password is not None or not self._may_ask or not _wants_password(error):
+            if self._password is not None or not self._may_ask or error.code != "no-password":
                 raise
         self._password = _asked()
         return feature(self.conninfo)
@@ -95,13 +96,14 @@ class Target:
         """Whether a server or a database was named, in any way."""
         return any(self._names.values())
 
-    def options(self) -> tuple[list[str], list[str]]:
-        """Return psql's options for what was given: host and port; and these with role and database."""
-        if not self.is_named:  # then the driver, which takes longest of all to load, is not needed
-            return [], []
-        from pgsweep.pg.conninfo import place_options
+    def options(self) -> dict[str, str]:
+        """Return psql's options for what was given, without password; none for what libpq cannot parse."""
+        if self.is_named:  # else the driver, which takes longest of all to load, is not needed
+            from pgsweep.pg.conninfo import server_options
 
-        return place_options(self.conninfo)
+            with suppress(PgsweepError):
+                return server_options(self.conninfo)
+        return {}
 
     @property
     def server(self) -> str:
@@ -162,11 +164,6 @@ def _as_relation(word: str) -> str:
     if "relations" not in names or "=" in word or ":/" in word:
         return ""
     return f"; a relation is named by --relations {shell_word(word)}"
-
-
-def _wants_password(error: ConnectionFailed) -> bool:
-    """Return whether the connection failed because no password was given, by libpq's message (fe-auth.c)."""
-    return "no password supplied" in error.message
 
 
 def _asked() -> str:

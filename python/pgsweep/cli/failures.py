@@ -15,8 +15,8 @@ from typing import Final
 
 import click
 
-from pgsweep.cli.own_server import with_own_server
 from pgsweep.cli.settings import Settings
+from pgsweep.commands import on_server, sudo
 from pgsweep.errors import INTERRUPTED, MissingAbility, PgsweepError, UsageError
 from pgsweep.plain import cleaned, shell_word
 
@@ -39,17 +39,18 @@ def describe(error: BaseException, settings: Settings) -> int:
         return INTERRUPTED
     if isinstance(error, PgsweepError):
         cause, hint = _no_more_files(error) or (error.cause, error.hint)
-        _write(settings, error.message, cause, hint)
+        _write(settings, error.message, cause, hint, error.code)
         return error.exit_code
     if isinstance(error, click.ClickException):
-        _write(settings, _sentence(error.format_message()), None, _usage_hint(error))
+        _write(settings, _sentence(error.format_message()), None, _usage_hint(error), UsageError.code)
         return error.exit_code
     if isinstance(error, FileNotFoundError) and error.filename == "/proc/meminfo":
         _write(
             settings,
             "how much memory there is cannot be read",
             "/proc shows processes only: it is mounted with subset=pid, as by ProcSubset=pid of a unit",
-            "run it where /proc is whole; what needs no memory of the host works: pgsweep doctor",
+            "run it where /proc is whole; what needs no memory of the host works: "
+            + on_server("pgsweep doctor"),
         )
         return MissingAbility.exit_code
     if isinstance(error, OSError) and error.strerror:
@@ -73,7 +74,7 @@ def describe(error: BaseException, settings: Settings) -> int:
         return UsageError.exit_code
     ours = _of_server(error)
     if ours is not None:
-        _write(settings, ours.message, ours.cause, ours.hint)
+        _write(settings, ours.message, ours.cause, ours.hint, ours.code)
         return ours.exit_code
     _write(
         settings,
@@ -100,7 +101,7 @@ def _no_more_files(error: BaseException) -> tuple[str, str] | None:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     may = os.geteuid() == 0 or hard == resource.RLIM_INFINITY or hard >= _FILES
-    hint = f"ulimit -n {_FILES}" if may else f"sudo prlimit --pid $$ --nofile={_FILES}"
+    hint = f"ulimit -n {_FILES}" if may else f"{sudo()}prlimit --pid $$ --nofile={_FILES}"
     return f"{text}: this process may have {soft} (RLIMIT_NOFILE)", f"{hint}, then run it again"
 
 
@@ -128,9 +129,10 @@ def _interrupted(settings: Settings) -> None:
         sys.stderr.write("nothing was kept\n")
 
 
-def _write(settings: Settings, message: str, cause: str | None, hint: str | None) -> None:
+def _write(
+    settings: Settings, message: str, cause: str | None, hint: str | None, code: str = PgsweepError.code
+) -> None:
     message = _masked(settings, message)
-    hint = hint and with_own_server(settings, hint)
     cause, hint = cause and _masked(settings, cause), hint and _masked(settings, hint)
     terminal = settings.terminal(sys.stderr)
     lines = _labelled(terminal.paint("error:", "red", "bold"), "error:", message)
@@ -138,6 +140,8 @@ def _write(settings: Settings, message: str, cause: str | None, hint: str | None
         lines += _labelled(terminal.paint("cause:", "yellow"), "cause:", cause)
     if hint:
         lines += _labelled(terminal.paint("hint:", "cyan"), "hint:", hint)
+    if "--json" in settings.arguments:  # then a program reads it
+        lines.append(f"code: {code}")
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
 

@@ -12,7 +12,8 @@ import click
 from pgsweep.cli.command import Run, require_terminal, subcommand
 from pgsweep.cli.common import Bytes, Count, FileName
 from pgsweep.cli.interrupt import held_back
-from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
+from pgsweep.commands import on_server, sudo
+from pgsweep.errors import ConnectionFailed, NeedsRoot, PgsweepError, UsageError
 from pgsweep.plain import shown
 from pgsweep.units import format_count
 
@@ -200,13 +201,13 @@ def _explained(log: Path, page_bytes: int | None) -> HugePagesResult:
             cause=f"the server requested {format_count(size)} bytes, which are no whole number of huge "
             "pages: "
             "ordinary memory was missing",
-            hint="lower shared_buffers, or see vm.overcommit_memory: pgsweep memory kernel",
+            hint="lower shared_buffers, or see vm.overcommit_memory: " + on_server("pgsweep memory kernel"),
         )
     if result is None:
         raise PgsweepError(
             f"`{log}` does not say that huge pages were missing",
             cause="the server says `could not map anonymous shared memory` then, with the size in the hint",
-            hint="pgsweep hugepages asks a running server",
+            hint=f"{on_server('pgsweep hugepages')} asks a running server",
         )
     return result
 
@@ -219,10 +220,10 @@ def _ask(result: HugePagesResult, plan: HugePagesResult, *, yes: bool) -> None:
         Abort: the answer is no.
     """
     if os.geteuid() != 0:
-        raise MissingAbility(
+        raise NeedsRoot(
             "this user may not set huge pages aside",
             cause="that needs root",
-            hint=f"run the same as root, or: sudo sysctl -w vm.nr_hugepages={result.target}",
+            hint=f"run the same as root, or: {sudo()}sysctl -w vm.nr_hugepages={result.target}",
         )
     if not yes:
         for step in plan.plan:
@@ -261,7 +262,7 @@ def _undo(run: Run, reserver: Reserver, asked: _Asked) -> None:
         settings.say("dry run: nothing was changed")
         return
     if os.geteuid() != 0:
-        raise MissingAbility(
+        raise NeedsRoot(
             "this user may not give huge pages back",
             cause="that needs root",
             hint=reserver.undo_command,

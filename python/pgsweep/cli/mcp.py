@@ -8,7 +8,7 @@ import click
 
 from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import FileName
-from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.errors import LacksPackage, UsageError
 
 
 @subcommand(output=False)
@@ -48,7 +48,7 @@ def command(_run: Run, /, *, targets: tuple[str, ...], evidence: tuple[Path, ...
     try:
         from pgsweep.mcp import run as answer
     except ImportError as error:
-        raise MissingAbility(
+        raise LacksPackage(
             f"`pgsweep mcp` needs the package {error.name}, which is not installed",
             cause="the protocol is an extra: other commands do without",
             hint="pip install 'pgsweep[mcp]'",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from pgsweep.cli.common import FileName, options
-from pgsweep.cli.own_server import naming_own_server
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import where_to_look, write_whole
@@ -90,7 +89,6 @@ class Output:
         Raises:
             PgsweepError: a file cannot be written.
         """
-        result = naming_own_server(self._settings, result)
         failed: PgsweepError | None = None
         written = []
         for path, kind in self._files:
@@ -111,7 +109,7 @@ class Output:
         """Return the text of a result where a person gets it on a terminal that can be written anew."""
         if self._stdout != "text" or os.environ.get("TERM", "dumb") == "dumb" or not sys.stdout.isatty():
             return None
-        return self._rendered(naming_own_server(self._settings, result), "text", to_file=False)
+        return self._rendered(result, "text", to_file=False)
 
     def _rendered(self, result: Result, kind: str, *, to_file: bool) -> str:
         if kind == "json":

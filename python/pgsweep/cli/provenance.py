@@ -5,31 +5,27 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 
 from pgsweep._native import __version__
-from pgsweep.plain import shell_words
+from pgsweep.commands import this_command
 from pgsweep.records.common import Provenance, Subject
 from pgsweep.records.doctor import DoctorResult, DoctorServer
 
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-def with_provenance(
-    result: R, arguments: Sequence[str], *, server: str | None = None, subject: Subject | None = None
-) -> R:
+def with_provenance(result: R, *, server: str | None = None, subject: Subject | None = None) -> R:
     """Return the result with the versions, the machine and the command line that made it.
 
     Args:
         result: a record with a field `provenance`.
-        arguments: of the command line; a password in a conninfo string or URI does not get into the result.
         server: where the server is, in words; its version and database are those that the result names.
         subject: the server that the result is about, where the result does not name it.
     """
-    made = _provenance(arguments)
+    made = _provenance()
     subject = subject or _subject_of(result, server, made.created_at)
     return msgspec.structs.replace(result, provenance=msgspec.structs.replace(made, subject=subject))
 
@@ -51,17 +47,16 @@ def _subject_of(result: msgspec.Struct, server: str | None, now: str) -> Subject
     )
 
 
-def _provenance(arguments: Sequence[str]) -> Provenance:
+def _provenance() -> Provenance:
     from pgsweep import _native
     from pgsweep.host.machine import memory_bytes
-    from pgsweep.pg.secrets import without_secrets
 
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     return Provenance(
         pgsweep_version=__version__,
         native_build=_native.build_profile(),
         created_at=now.isoformat().replace("+00:00", "Z"),
-        command=shell_words(["pgsweep", *(without_secrets(argument) for argument in arguments)]),
+        command=this_command(),
         kernel=f"{platform.system()} {platform.release()}",
         architecture=platform.machine(),
         cpus=os.cpu_count() or 0,

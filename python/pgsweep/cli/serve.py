@@ -14,7 +14,7 @@ from pgsweep.cli.common import Duration, FileName
 from pgsweep.cli.connection import Target, place_flags
 from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.errors import LacksPackage, UsageError
 from pgsweep.ui.numbers import seconds
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _require_packages() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise MissingAbility(
+        raise LacksPackage(
             f"`pgsweep serve` needs the package {error.name}, which is not installed",
             cause="pages and metrics are an extra: other commands do without",
             hint="pip install 'pgsweep[serve]'",

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
-from pgsweep.plain import cleaned
+from pgsweep.plain import cleaned, shell_words
 from pgsweep.ui.terminal import Terminal
-
-
-class ConnectionOptions(Protocol):
-    """The options of psql that lead to a server."""
-
-    def options(self) -> tuple[list[str], list[str]]:
-        """Return those that name the server, and those that name role and database too."""
 
 
 @dataclass
@@ -28,10 +22,16 @@ class Settings:
     progress: bool = True
     debug: bool = False
     arguments: list[str] = field(default_factory=list)
-    target: ConnectionOptions | None = None
-    """The server that the options name, once they were read."""
+    named: Callable[[], dict[str, str]] = dict
+    """Returns psql's options for the server that the command line names, as far as it was read."""
     kept: list[Path] = field(default_factory=list)
     """Files that stay, usable, if the command is interrupted now."""
+
+    def command(self) -> str:
+        """Return the command line, without passwords."""
+        from pgsweep.pg.secrets import without_secrets
+
+        return shell_words(["pgsweep", *(without_secrets(word) for word in self.arguments)])
 
     def terminal(self, stream: TextIO | None = None) -> Terminal:
         """Return what the stream (stdout when not given) can show under these settings."""

@@ -14,7 +14,7 @@ import click
 from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import Count, Duration, pool_source_option
 from pgsweep.cli.output import write_stdout
-from pgsweep.cli.own_server import naming_own_server
+from pgsweep.commands import on_server
 from pgsweep.errors import UsageError
 from pgsweep.ui.numbers import seconds as seconds_text
 from pgsweep.units import format_percent
@@ -105,7 +105,8 @@ def command(
         raise UsageError(
             "`pgsweep top` needs a terminal",
             cause="stdin, stdout or stderr is not a terminal, or TERM is dumb",
-            hint="one page as text: `pgsweep top --once`; all relations: `pgsweep cache`",
+            hint=f"one page as text: `{on_server('pgsweep top', '--once')}`; all relations: "
+            f"`{on_server('pgsweep cache')}`",
         )
     from pgsweep.records.top import TopView
 
@@ -188,7 +189,7 @@ def _print(live: Live, interval_seconds: float, view: TopView, run: Run, *, as_j
     from pgsweep.ui.results import plain, to_json
     from pgsweep.ui.top_text import once_text
 
-    sample = naming_own_server(run.settings, run.made(take_twice(live, interval_seconds).sample(view)))
+    sample = run.made(take_twice(live, interval_seconds).sample(view))
     if as_json:
         write_stdout(to_json(sample))
     else:

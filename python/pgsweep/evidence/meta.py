@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from pgsweep.commands import recording
 from pgsweep.errors import EvidenceError, NotEvidence
 from pgsweep.evidence.schema import (
     DISK_TROUBLE,
@@ -101,7 +102,8 @@ def _not_evidence(path: Path, head: bytes) -> NotEvidence:
     elif begin.startswith((b"{", b"<!")):
         what, hint = "is a file of JSON or HTML, and not evidence", f"to show a result: pgsweep report {name}"
     else:
-        what, hint = "is neither evidence nor a trace", "record: `pgsweep record -o NAME.evidence`"
+        what = "is neither evidence nor a trace"
+        hint = f"record: `{recording()}`"
     return NotEvidence(
         f"`{path}` {what}",
         cause="evidence is a folder that record wrote; a trace is a file in the format oracleGeneral",
@@ -115,7 +117,7 @@ def read_meta(path: Path) -> EvidenceMeta:
     Raises:
         EvidenceError: it is missing, no evidence, broken beyond use, or from a newer pgsweep.
     """
-    again = "record again: `pgsweep record -o NAME.evidence`"
+    again = f"record again: `{recording()}`"
     try:
         text = read_regular(path / "meta.json", MOST_META_BYTES)
     except FileNotFoundError as error:

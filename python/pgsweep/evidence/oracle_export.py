@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Final
 import numpy as np
 
 from pgsweep import _native
+from pgsweep.commands import recording, sudo
 from pgsweep.errors import EvidenceError, NotEvidence
 from pgsweep.evidence.exported import write_start
 from pgsweep.evidence.meta import mapping_file, start_folder
@@ -54,12 +55,12 @@ def export_oracle_general(
             raise NotEvidence(
                 f"`{evidence}` has no trace",
                 cause=f"it was recorded by --source {source.meta.source}, which sees no single access",
-                hint="sudo pgsweep record --source trace -o NAME.evidence",
+                hint=sudo() + recording("--source trace"),
             )
         raise EvidenceError(
             f"`{evidence}` has no accesses",
             cause="nothing was accessed while it was recorded, or it was cut short before",
-            hint="record again, under the usual load: sudo pgsweep record --source trace -o NAME.evidence",
+            hint=f"record again, under the usual load: {sudo()}" + recording("--source trace"),
         )
     output = Path(output)
     mapping = mapping_file(output)

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pgsweep._native import PoolReader, ReadTimer
-from pgsweep.errors import MissingAbility
+from pgsweep.commands import sudo, this_command
+from pgsweep.errors import MissingAbility, NeedsRoot
 from pgsweep.evidence.observe import first_meta, seed_of, session
 from pgsweep.evidence.outlook import Judge
 from pgsweep.evidence.processor_times import pace_timer
@@ -265,8 +266,8 @@ def _abilities() -> Iterator[None]:
         what, *_ = error.args
         raise MissingAbility(str(what), hint="use --source sql") from error
     except OSError as error:
-        raise MissingAbility(
+        raise NeedsRoot(
             "the memory of the server's processes may not be read",
             cause=str(error.args[-1]),
-            hint="run it as root: sudo pgsweep record --source peek ...; or use --source sql",
+            hint=f"run it as root: {sudo()}{this_command()}; or use --source sql",
         ) from error

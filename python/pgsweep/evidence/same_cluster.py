@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgsweep.errors import UsageError
+from pgsweep.commands import recording
+from pgsweep.errors import OtherServer
 from pgsweep.evidence.schema import EvidenceMeta, other_cluster
 from pgsweep.pg.catalog import read_cluster
 from pgsweep.pg.connect import Connection
@@ -29,10 +30,10 @@ def check_cluster(connection: Connection, meta: EvidenceMeta, evidence: Path) ->
     cluster = read_cluster(connection)
     here = "" if cluster is None else cluster[0]
     if other_cluster(meta.system_identifier, here):
-        raise UsageError(
+        raise OtherServer(
             f"`{evidence}` was recorded on another server",
             cause=f"the system identifier of that cluster is {meta.system_identifier}, of this one {here}",
-            hint="name the server that was recorded, or record this one: pgsweep record -o NAME.evidence",
+            hint="name the server that was recorded, or record this one: " + recording(),
         )
     if meta.system_identifier and here:
         return None

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 import numpy as np
 
+from pgsweep.commands import on_server
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
 from pgsweep.evidence.block_residency import BlockResidency, Pool
 from pgsweep.evidence.budget import Budget, note_budget
@@ -255,7 +256,8 @@ class Recording:
             if ended_by == "interrupt":
                 raise KeyboardInterrupt
             raise EvidenceError(
-                "not a single snapshot was taken", hint="record for longer: `pgsweep record --for 60s`"
+                "not a single snapshot was taken",
+                hint=f"record for longer: `{on_server('pgsweep record', '--for 60s')}`",
             )
         at_end: dict[str, str] = {}
         if ended_by not in WENT_AWAY:

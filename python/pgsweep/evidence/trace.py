@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from pgsweep._native import Tracer, trace_event_cost_seconds
-from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.commands import sudo, this_command
+from pgsweep.errors import MissingAbility, NeedsRoot, PgsweepError
 from pgsweep.evidence.observe import session
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.evidence.trace_recording import Limits, TraceRecording
@@ -117,8 +118,8 @@ def _abilities() -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise MissingAbility(
-            str(error.args[-1]), cause="tracing needs root", hint="sudo pgsweep record --source trace ..."
+        raise NeedsRoot(
+            str(error.args[-1]), cause="tracing needs root", hint=f"{sudo()}{this_command()}"
         ) from error
     except RuntimeError as error:
         what, *hint = error.args

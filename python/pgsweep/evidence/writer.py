@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 import numpy as np
 
+from pgsweep.commands import on_server
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import (
     ANSWERS,
@@ -215,7 +216,7 @@ class EvidenceWriter:
             raise EvidenceError(
                 f"a number that was observed is too large for the table {table}",
                 cause="the server, or what stands between it and pgsweep, answered with nonsense",
-                hint="record again; pgsweep doctor shows what answers there",
+                hint=f"record again; {on_server('pgsweep doctor')} shows what answers there",
             ) from error
         lengths = {len(column) for column in rows.values()}
         if len(lengths) != 1:

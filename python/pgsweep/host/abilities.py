@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Final
 
 from pgsweep._native import check_tracing, page_cache, peek_relations
+from pgsweep.commands import sudo
 from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, shared_memory
 from pgsweep.host.limits import HugeLimits, huge_page_limits
 from pgsweep.host.machine import describe_machine, memory_bytes
@@ -310,7 +311,7 @@ class HostChecks:
         if pool.available >= needed:
             return _ability(name, False, f"{why}: restart the server with huge_pages = on", None, [])
         why += ": set them aside on this host, then restart the server"
-        return _ability(name, False, why, f"sudo sysctl -w vm.nr_hugepages={pool.target(needed)}", [])
+        return _ability(name, False, why, self._set_aside(pool.target(needed)), [])
 
     def _used_huge_pages(self, pool: Pool | None, memory: SharedMemory | None) -> Ability:
         """Return the ability of a server that has huge pages: surplus ones it has this time only."""
@@ -325,13 +326,16 @@ class HostChecks:
         why += "its next start finds too few"
         if pool.on_demand(own) >= lacks:
             return _ability(name, True, f"{why}, unless the kernel makes others on demand again", None, [])
-        return _ability(name, False, why, f"sudo sysctl -w vm.nr_hugepages={pool.target(own, own)}", [])
+        return _ability(name, False, why, self._set_aside(pool.target(own, own)), [])
+
+    def _set_aside(self, pages: int) -> str:
+        return f"{sudo(here=not self.place.contained)}sysctl -w vm.nr_hugepages={pages}"
 
     def _huge_pages_elsewhere(self, why: str, needed: int) -> Ability:
         if self._seen is not None and self._seen.hosted:
             return _ability("huge_pages", False, f"{why}; its host is the provider's", None, [])
         why += ": set them aside on its host, then restart the server"
-        return _ability("huge_pages", False, why, f"sudo sysctl -w vm.nr_hugepages={needed}", [])
+        return _ability("huge_pages", False, why, self._set_aside(needed), [])
 
     def _memory_limit(self) -> Ability:
         if self._seen is None or self._process is None:
@@ -376,7 +380,7 @@ class HostChecks:
 
     @property
     def _as_root(self) -> str:
-        return f"sudo {self._again}"
+        return f"{sudo(here=not self.place.contained)}{self._again}"
 
 
 def _limited(limits: HugeLimits, needed_bytes: int) -> str | None:

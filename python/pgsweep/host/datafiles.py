@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pgsweep.errors import MissingAbility
+from pgsweep.errors import NeedsRoot
 from pgsweep.host.postmaster import user_of
 from pgsweep.host.yama import who_may
 
@@ -76,10 +76,10 @@ def find_data_files(
     try:
         next((top / "base").iterdir(), None)
     except OSError as error:
-        raise MissingAbility(
+        raise NeedsRoot(
             "the server's data directory cannot be read",
             cause=f"{error.strerror}; pgsweep runs as user {os.geteuid()}",
-            hint=who_may("pgsweep ...", user=user_of(postmaster_pid)),
+            hint=who_may(user=user_of(postmaster_pid)),
         ) from error
     wanted = None if databases is None else set(databases)
     found: list[tuple[Fork, int, str]] = []

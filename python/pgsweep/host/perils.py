@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from pgsweep.commands import on_server
 from pgsweep.records.place import Place
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
@@ -119,7 +120,7 @@ def _pool(place: Place, settings: Mapping[str, str], *, huge_pages: bool) -> Per
         "pool",
         f"shared_buffers is {format_bytes(pool)}, and the server may use {format_bytes(capacity)} of memory: "
         "it starts, and processes are killed once that much of the pool has been used",
-        "a smaller shared_buffers, or more memory: pgsweep memory budget",
+        f"a smaller shared_buffers, or more memory: {on_server('pgsweep memory budget')}",
     )
 
 
@@ -247,5 +248,5 @@ def _spinlock(*, huge_pages: bool, processors: int, kernel: str) -> Peril | None
         "pages, a "
         "session may be preempted in a page fault while it holds the spinlock of StrategyGetBuffer, and all "
         "that look for a buffer wait",
-        "put the shared memory in huge pages: pgsweep hugepages",
+        f"put the shared memory in huge pages: {on_server('pgsweep hugepages')}",
     )

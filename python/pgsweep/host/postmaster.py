@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgsweep._native import postmaster_start_time
-from pgsweep.errors import MissingAbility
+from pgsweep.commands import on_server, sudo, this_command
+from pgsweep.errors import MissingAbility, NeedsRoot, NotOnHost
 from pgsweep.host.procfile import lines_of, parse_fields, read_kernel_text
 from pgsweep.host.yama import why_not_the_same_user
 from pgsweep.plain import shown
@@ -77,23 +78,24 @@ def find_postmaster(backend_pid: int, start_time_microseconds: int) -> int:
     found = search(backend_pid, start_time_microseconds)
     if found.pid is not None:
         return found.pid
+    doctor = on_server("pgsweep doctor")
     if found.closed:
         user = user_of(found.closed[0])
-        raise MissingAbility(
+        raise NeedsRoot(
             "the memory of the server's processes may not be read",
             cause=f"pgsweep runs as user {user_name(os.geteuid())}, the server as {user or 'another'}"
             + (f"; {yama}" if (yama := why_not_the_same_user()) else ""),
-            hint="run the same as root: sudo pgsweep ...; `pgsweep doctor` lists what works without root, "
+            hint=f"run the same as root: {sudo()}{this_command()}; `{doctor}` lists what works without root, "
             "such as `record --source sql`",
         )
     if (elsewhere := why_not_linux()) is not None:
         raise MissingAbility(
-            elsewhere, hint="`pgsweep doctor` lists what works from here, such as `record --source sql`"
+            elsewhere, hint=f"`{doctor}` lists what works from here, such as `record --source sql`"
         )
-    raise MissingAbility(
+    raise NotOnHost(
         "the server does not run on this host",
         cause="no process here is the postmaster of this session",
-        hint="run pgsweep on the server's host; `pgsweep doctor` lists what works from here, such as "
+        hint=f"run pgsweep on the server's host; `{doctor}` lists what works from here, such as "
         "`record --source sql`",
     )
 

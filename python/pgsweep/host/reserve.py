@@ -21,7 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.commands import on_server, sudo, this_command
+from pgsweep.errors import MissingAbility, NeedsRoot, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_leftovers, remove_private, write_whole
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.procfile import PROC, read_host_memory
@@ -124,12 +125,12 @@ class Reserver:
     @property
     def undo_command(self) -> str:
         """The command that puts back what `reserve` found, for a shell."""
-        words = ["sudo", "pgsweep", "hugepages", "--undo"]
+        words = ["pgsweep", "hugepages", "--undo"]
         if self.state_file.parent != STATE_DIRECTORY:
             words += ["--state-dir", str(self.state_file.parent)]
         if self.sysctl_file.parent != SYSCTL_DIRECTORY:
             words += ["--sysctl-dir", str(self.sysctl_file.parent)]
-        return shell_words(words)
+        return sudo() + shell_words(words)
 
     def writes(self, pool: Pool, target: int, *, persist: bool) -> list[tuple[str, str]]:
         """Return what `reserve` would write, file by file: `(file, text)`.
@@ -245,7 +246,7 @@ class Reserver:
                 f"there are {format_count(pool.persistent)} huge pages now, and pgsweep had made it "
                 f"{format_count(kept.after)}",
                 cause="somebody else has changed the number since, who may still need the pages",
-                hint=f"if not: sudo sysctl -w vm.nr_hugepages={kept.before} && sudo rm {self.state_file}",
+                hint=f"if not: {self._by_hand(kept.before)}",
             )
         sysctl = Path(kept.sysctl_file) if kept.sysctl_file else None
         written = self._sysctl_text(sysctl) if sysctl is not None else None
@@ -275,6 +276,9 @@ class Reserver:
         self._clear()
         return undone
 
+    def _by_hand(self, pages: int | str) -> str:
+        return f"{sudo()}sysctl -w vm.nr_hugepages={pages} && {sudo()}rm {self.state_file}"
+
     def _check_host(self, kept: Kept | None) -> None:
         """Refuse a state that came here from another host, with a copy of its disk or over a shared folder.
 
@@ -286,7 +290,7 @@ class Reserver:
                 f"`{self.state_file}` is of another host, and is left as it is",
                 cause=f"that host is {shown(kept.host)}, this one is {_this_host()}",
                 hint="run it there; or, if nothing was set aside here or this host was renamed, set it "
-                f"(it was {kept.before}) by: sudo sysctl -w vm.nr_hugepages=N && sudo rm {self.state_file}",
+                f"(it was {kept.before}) by: {self._by_hand('N')}",
             )
 
     def _remaining(self, kept: Kept, server: str | None) -> Kept | None:
@@ -345,7 +349,7 @@ class Reserver:
             raise PgsweepError(
                 f"`{self.sysctl_file}` is not replaced: `pgsweep hugepages --apply` did not write it",
                 cause="--undo would remove what somebody else has set",
-                hint=f"leave out --persist, or look at it and remove it: sudo rm {self.sysctl_file}",
+                hint=f"leave out --persist, or look at it and remove it: {sudo()}rm {self.sysctl_file}",
             )
 
     def _sysctl_text(self, file: Path) -> bytes | None:
@@ -377,7 +381,7 @@ class Reserver:
                 f"{format_bytes(wanted)}, and this host has {format_bytes(available)} available",
                 cause="huge pages are taken from memory that nobody else uses; nothing was changed",
                 hint="stop what uses memory (the server too: it holds its shared memory in small pages) "
-                "and try again, or ask for less: pgsweep hugepages --shared-buffers SIZE",
+                f"and try again, or ask for less: {on_server('pgsweep hugepages', '--shared-buffers SIZE')}",
             )
 
     def _raise(self, pool: Pool, before: int, target: int, stop: threading.Event) -> bool:
@@ -420,7 +424,7 @@ class Reserver:
             return None
         except (OSError, msgspec.DecodeError) as error:
             raise PgsweepError(
-                f"cannot read {self.state_file}", cause=str(error), hint=f"sudo rm {self.state_file}"
+                f"cannot read {self.state_file}", cause=str(error), hint=f"{sudo()}rm {self.state_file}"
             ) from error
 
     def _keep(self, pool: Pool, target: int, persist: bool, earlier: Kept | None, server: str) -> None:
@@ -486,17 +490,18 @@ def _is_ours(text: bytes | None) -> bool:
 
 
 def _unwritable(path: Path, error: OSError) -> MissingAbility:
-    return MissingAbility(
-        f"cannot write {path}", cause=error.strerror, hint="run the same as root: sudo pgsweep ..."
+    return NeedsRoot(
+        f"cannot write {path}", cause=error.strerror, hint=f"run the same as root: {sudo()}{this_command()}"
     )
 
 
 def _refused(pool: Pool, target: int, error: OSError) -> MissingAbility:
-    line = f"echo {target} | sudo tee {pool_file(pool.size_bytes)}"
-    if pool.is_default:
-        line = f"sudo sysctl -w vm.nr_hugepages={target}"
     inside = os.geteuid() == 0
-    return MissingAbility(
+    as_root = sudo(here=not inside)
+    line = f"echo {target} | {as_root}tee {pool_file(pool.size_bytes)}"
+    if pool.is_default:
+        line = f"{as_root}sysctl -w vm.nr_hugepages={target}"
+    return NeedsRoot(
         "this user may not set huge pages aside" if not inside else "the kernel's settings are closed here",
         cause=error.strerror if not inside else f"{error.strerror}: a container without that privilege?",
         hint=f"{'on the host: ' if inside else ''}{line}",

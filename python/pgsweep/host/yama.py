@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pgsweep.commands import sudo, this_command
 from pgsweep.host.procfile import PROC
-from pgsweep.plain import shell_word
 
 
 def ptrace_scope(proc: Path = PROC) -> int:
@@ -31,15 +31,14 @@ def why_not_the_same_user(proc: Path = PROC) -> str | None:
     return f"Yama's ptrace scope is {scope} (kernel.yama.ptrace_scope): only root may"
 
 
-def who_may(command: str, proc: Path = PROC, *, user: str | None = None) -> str:
-    """Return as whom to run a command that reads the server's memory, as a hint.
+def who_may(proc: Path = PROC, *, user: str | None = None) -> str:
+    """Return as whom to run this command, which reads the server's memory, as a hint.
 
     Args:
-        command: to run.
         proc: procfs.
         user: whom the server runs as; usually postgres.
     """
     why = why_not_the_same_user(proc)
     if why is None:
-        return f"run it as the server's user or as root: sudo -u {shell_word(user or 'postgres')} {command}"
-    return f"run it as root: sudo {command}; as the server's user it would be refused: {why}"
+        return f"run it as the server's user or as root: {sudo(user or 'postgres')}{this_command()}"
+    return f"run it as root: {sudo()}{this_command()}; as the server's user it would be refused: {why}"

@@ -24,6 +24,8 @@ _FIELD_MOST = 1 << 30
 class Unclear(UsageError):
     """The first record may be a header or a row."""
 
+    code = "unclear-header"
+
 
 EMPTY: Final = "the file is empty"
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.errors import LacksPrivilege, UsageError
 from pgsweep.load.copying import step_since
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.table import check_primary
@@ -149,7 +149,7 @@ def _check(parent: Catalog, options: LoadOptions, firing: list[TriggerFacts]) ->
     if table.kind != "p":
         raise UsageError(f"{table.quoted} is not partitioned", hint="leave out --partition-of")
     if not table.owned:
-        raise MissingAbility(f"only the owner of {table.quoted} may attach a partition to it")
+        raise LacksPrivilege(f"only the owner of {table.quoted} may attach a partition to it")
     if table.persistence != "p":
         raise UsageError(f"{table.quoted} is not a logged table", hint="attach the partition by SQL")
     if table.published:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.errors import LacksPrivilege, UsageError
 from pgsweep.load.amount import Amount, amount_of_parquet, amount_of_text
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.header import EMPTY, Fields, chosen_fields, strays
@@ -228,7 +228,7 @@ def _disabled_triggers(catalog: Catalog) -> list[JournalObject]:
         MissingAbility, UsageError: they may not be disabled.
     """
     if not catalog.table.owned:
-        raise MissingAbility(
+        raise LacksPrivilege(
             "only the owner of the table may disable its triggers", hint="leave out --disable-triggers"
         )
     if catalog.table.kind == "p":

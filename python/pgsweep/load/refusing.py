@@ -28,6 +28,7 @@ class Refused(PgsweepError):
         rejects: where too many are refused, those of the piece that were found.
     """
 
+    code = "refused-record"
     rejects: Sequence[Reject] = ()
 
 

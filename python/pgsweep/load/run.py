@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
+from pgsweep.errors import ConnectionFailed, LoadUnfinished, PgsweepError, UsageError
 from pgsweep.load.copying import LoadListener, NullLoadListener, Running
 from pgsweep.load.document import LoadDocument, journal_place, parse_document
 from pgsweep.load.leftover import local_journals, remove_leftovers
@@ -333,13 +333,13 @@ def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:
     if find_unfinished(connection, oid) is not None:
         claim(connection, oid)
     if find_unfinished(connection, oid) is not None:
-        raise UsageError(
+        raise LoadUnfinished(
             f"a load of `{table}` has begun and not ended",
             cause="it was cut short; the table may lack indexes, and has a part of the rows",
             hint=Ways(table).either,
         )
     for owner in begun_by_others(connection, oid):
-        raise UsageError(
+        raise LoadUnfinished(
             f"a load of `{table}` by role {owner} has begun and not ended",
             cause="it is under way or was cut short; the table may lack indexes, and has a part of the rows",
             hint=_as_owner(table, owner),
@@ -347,11 +347,8 @@ def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:
 
 
 def _as_owner(table: str, owner: str) -> str:
-    ways, role = Ways(table), shell_word(owner)
-    return (
-        f"only that role can end it; if it is not at work: {ways.resume} -U {role}; or undo it: "
-        f"{ways.rollback} -U {role}"
-    )
+    ways = Ways(table, owner)
+    return f"only that role can end it; if it is not at work: {ways.resume}; or undo it: {ways.rollback}"
 
 
 def _found(control: Connection, table: str, *, gone_is_fine: bool = False) -> tuple[Unfinished, LoadDocument]:

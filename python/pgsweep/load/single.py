@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from pgsweep.commands import on_server
 from pgsweep.errors import ConnectionFailed, PgsweepError
 from pgsweep.load.copying import (
     CopyState,
@@ -215,13 +216,14 @@ def _was_committed(conninfo: str, xid: int) -> bool:
     ended = awaited(outcome, seconds=_PATIENCE_SECONDS, pause_seconds=0.5)
     if ended is not None:
         return ended == "committed"
+    status = on_server("psql", f"-c \"SELECT pg_xact_status('{xid}')\"")
     if away is not None:
         raise PgsweepError(
             "the connection was lost, and whether the load was committed is not known",
             cause="the server was stopped, and has not been started again",
-            hint=f"when it runs again: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
+            hint=f"when it runs again: {status}",
         ) from away
     raise PgsweepError(
         "the connection was lost, and the transaction is still in progress on the server",
-        hint=f"ask later: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
+        hint=f"ask later: {status}",
     )

@@ -20,6 +20,7 @@ from typing import IO, Any, Final
 
 import msgspec
 
+from pgsweep.commands import on_server
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import Format, LoadOptions
 from pgsweep.pg.load_ways import Ways
@@ -35,8 +36,8 @@ _MAGIC: Final = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"\xfd7zXZ\0": "
 _OTHERS: Final = {
     b"PAR1": ("a Parquet file", "name its format: --format parquet"),
     b"PGCOPY\n\xff": ("a file of COPY's binary format", "name its format: --format binary"),
-    b"BZh": ("compressed by bzip2", "decompress it: bzcat FILE | pgsweep load - ..."),
-    b"PK\3\4": ("a zip archive", "decompress it: unzip -p FILE | pgsweep load - ..."),
+    b"BZh": ("compressed by bzip2", "decompress it: bzcat FILE | {load}"),
+    b"PK\3\4": ("a zip archive", "decompress it: unzip -p FILE | {load}"),
 }
 """The first bytes of what is read in another way, or not at all."""
 
@@ -164,18 +165,19 @@ def check_encoding(entry: Input, sample: bytes, options: LoadOptions) -> None:
     Raises:
         InputError: it does.
     """
+    load = on_server("pgsweep load", "- TABLE")
     if entry.compression is None and (packed := _packed(sample)):
         raise InputError(
             f"{entry.name} is compressed ({packed})",
             cause="standard input and pipes are read as they are",
-            hint=f"decompress it: {_UNPACK[packed]} FILE | pgsweep load - ...",
+            hint=f"decompress it: {_UNPACK[packed]} FILE | {load}",
         )
     other = next((what for magic, what in _OTHERS.items() if sample.startswith(magic)), None)
     if other is not None:
         raise InputError(
             f"{entry.name} is {other[0]}, and not {entry.format}",
             cause="its first bytes say so",
-            hint=other[1],
+            hint=other[1].replace("{load}", load),
         )
     mark = next((mark for mark in _WIDE_MARKS if sample.startswith(mark)), None)
     if mark is None or not (options.encoding or "UTF8").upper().startswith("UTF"):

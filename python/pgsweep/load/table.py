@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.errors import LacksPrivilege, OnStandby, UsageError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.load_catalog import Catalog, TableFacts
@@ -15,7 +15,7 @@ def check_primary(table: TableFacts) -> None:
         MissingAbility: it is one.
     """
     if table.in_recovery:
-        raise MissingAbility(
+        raise OnStandby(
             "the server is a standby", cause="it takes no writes", hint="connect to the primary: -h HOST"
         )
 
@@ -42,12 +42,12 @@ def check_table(catalog: Catalog, connection: Connection) -> None:
             hint="load its own partitions one by one",
         )
     if not table.may_insert:
-        raise MissingAbility(
+        raise LacksPrivilege(
             f"this role may not insert into {table.quoted}",
             hint=grant_to_session(connection, f"INSERT ON {table.quoted}"),
         )
     if table.row_security:
-        raise MissingAbility(
+        raise LacksPrivilege(
             f"row-level security of {table.quoted} holds for this role",
             cause="COPY FROM is not possible then, and rows that are not seen cannot be removed again",
             hint="load as the owner (without FORCE ROW LEVEL SECURITY), or as a role with BYPASSRLS",

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from pgsweep.commands import on_server
 from pgsweep.memory.budget import BUFFER_OVERHEAD, assumed_elsewhere, estimate_budget
 from pgsweep.memory.processes import ASSUMED, CLIENT, connection_cost
 from pgsweep.pg.activity import read_activity
@@ -118,7 +119,7 @@ def _assumed() -> Missing:
         why="they are not seen from here: what each takes is assumed, not measured, and so are the "
         "numbers of "
         "connections that fit",
-        enable="run pgsweep memory budget on the server's host, where that is possible",
+        enable=f"run {on_server('pgsweep memory budget')} on the server's host, where that is possible",
     )
 
 

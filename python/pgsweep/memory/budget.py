@@ -21,7 +21,8 @@ from typing import Final
 
 import msgspec
 
-from pgsweep.errors import ClusterError, MissingAbility
+from pgsweep.commands import on_server
+from pgsweep.errors import ClusterError, MissingAbility, NeedsRoot
 from pgsweep.host.hugepages import read_huge_pages
 from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.pagetables import own_tables, page_tables_of
@@ -172,10 +173,10 @@ def _measured(local: LocalServer, ram_bytes: int | None) -> MemoryResult:
     """
     seen = _seen(local)
     if seen.totals.private_bytes is None or seen.totals.real_bytes is None:
-        raise MissingAbility(
+        raise NeedsRoot(
             "the private memory of the server's processes may not be read, so there is no budget",
             cause=seen.missing[0].why if seen.missing else None,
-            hint=who_may("pgsweep memory budget ...", user=user_of(local.postmaster_pid)),
+            hint=who_may(user=user_of(local.postmaster_pid)),
         )
     if ram_bytes is not None:
         return _with_memory(seen, ram_bytes)
@@ -241,12 +242,12 @@ def _with_huge_pages(result: BudgetResult, asked: HugePagesResult) -> BudgetResu
     size, connections = format_bytes(asked.huge_page_size_bytes), format_count(result.max_connections)
     ends = "the server does not start" if asked.huge_pages == "on" else "the server takes ordinary pages"
     reasons = []
+    command = on_server("pgsweep hugepages", f"--max-connections {result.max_connections}")
     if more:
         reasons.append(
             f"{format_count(more)} more huge pages of {size} are needed for {connections} connections, "
             f"{format_count(asked.huge_pages_needed or 0)} in all: without them {ends} (huge_pages is "
-            f"{asked.huge_pages}); set them aside before the restart: pgsweep hugepages --max-connections "
-            f"{result.max_connections}"
+            f"{asked.huge_pages}); set them aside before the restart: {command}"
         )
     if asked.limit_binds:
         reasons.append(

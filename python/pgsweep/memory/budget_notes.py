@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pgsweep.commands import on_server
 from pgsweep.memory.processes import LocalServer
 from pgsweep.pg.manager import read_sources
 from pgsweep.pg.memory_settings import MemorySettings
@@ -31,7 +32,7 @@ def saved_by_huge_pages(tables_bytes: int, huge_bytes: int, capacity: int) -> li
         return []
     return [
         f"page tables may grow to {format_bytes(tables_bytes)}; with huge pages {format_bytes(huge_bytes)} "
-        "of them stay, which map other memory: pgsweep hugepages"
+        f"of them stay, which map other memory: {on_server('pgsweep hugepages')}"
     ]
 
 

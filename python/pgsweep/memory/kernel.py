@@ -12,7 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.commands import on_server
+from pgsweep.errors import ConnectionFailed, MissingAbility, NotOnHost
 from pgsweep.host.kernel import KernelFacts, read_kernel
 from pgsweep.host.machine import describe_machine
 from pgsweep.host.postmaster import postmasters
@@ -67,10 +68,10 @@ def examine(conninfo: str) -> KernelResult:
             why = f"{absent.message}; if it runs elsewhere, this is not its kernel"
             missing.append(Missing(what="the server's process", why=why, enable=absent.hint))
             return _result(None, None, missing)
-        raise MissingAbility(
+        raise NotOnHost(
             "the server does not run here, and this host's kernel is not its kernel",
             cause=absent.message,
-            hint="run `pgsweep memory kernel` on the server's host",
+            hint=f"run `{on_server('pgsweep memory kernel')}` on the server's host",
         ) from absent
     return _result(pid, version, missing, database=database)
 
@@ -325,7 +326,8 @@ def _transparent(facts: KernelFacts) -> KernelSetting | None:
         good=good,
         recommendation=None if good else "madvise",
         reason="PostgreSQL's documentation discourages transparent huge pages: assembling them has cost "
-        "some servers more time than it saved. They do not replace huge_pages: see `pgsweep hugepages`",
+        "some servers more time than it saved. They do not replace huge_pages: "
+        f"see `{on_server('pgsweep hugepages')}`",
         source=_PG_HUGE,
         certainty="documented",
         command=None if good else "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",

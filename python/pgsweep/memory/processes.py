@@ -306,7 +306,7 @@ def _missing(
             Missing(
                 what="private memory",
                 why=f"of {len(refused)} of {len(processes)} processes: {refused[0].why}",
-                enable=who_may("pgsweep memory ...", user=user_of(local.postmaster_pid)),
+                enable=who_may(user=user_of(local.postmaster_pid)),
             )
         )
     if processes and not any(process.page_tables_bytes for process in processes):

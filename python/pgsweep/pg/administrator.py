@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 
+from pgsweep.commands import on_server, sudo
 from pgsweep.errors import PgsweepError
 from pgsweep.host.postmaster import has_account
 from pgsweep.pg.abilities import Session, read_primary, read_session
@@ -48,13 +49,10 @@ class Administrator:
             host, port = self.primary or ("PRIMARY", port)
         # Over a socket peer authentication is usual: it lets in the system user of the role's name only. Root
         # is refused too; a session of root's own is one of the server's user (pg/osuser.py).
-        as_root = os.geteuid() == 0
         by_socket = host.startswith("/") if elsewhere else self.session.by_socket
-        peer = by_socket and (name != self.session.role or as_root)
-        sudo = ""
-        if peer and name is not None and has_account(name):
-            sudo = f"runuser -u {shell_word(name)} -- " if as_root else f"sudo -u {shell_word(name)} "
-        command = f"{sudo}psql {session_options(host, port, name, self.database)}"
+        peer = by_socket and (name != self.session.role or os.geteuid() == 0)
+        as_name = sudo(name) if peer and name is not None and has_account(name) else ""
+        command = f"{as_name}psql {session_options(host, port, name, self.database)}"
         return " ".join([command, *(f"-c {shell_word(text)}" for text in statements)])
 
 
@@ -91,7 +89,8 @@ def as_superuser(
     except (psycopg.Error, PgsweepError):
         # The session is in a failed transaction, or lost: psql's own defaults decide.
         commands = " ".join(f"-c {shell_word(statement)}" for statement in statements)
-        return f"as a superuser: psql -d {database_word(info.dbname)} {commands}"
+        where = f"-d {database_word(info.dbname)} {commands}"
+        return f"as a superuser: {on_server('psql', where, named='server')}"
     administrator = Administrator(info.host, info.port, info.dbname, session, in_recovery, primary)
     who = "as the administrator" if session.hosted else "as a superuser"
     where = " on the primary" if in_recovery and not here else ""

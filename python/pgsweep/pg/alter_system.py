@@ -13,7 +13,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.errors import KeptElsewhere, LacksPrivilege, MissingAbility, OnStandby, PgsweepError
 from pgsweep.host.place import why_auto_conf_is_closed
 from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import read_session
@@ -75,14 +75,14 @@ def check_allowed(
     row = one_row(connection, "alter_system_allowed")
     in_recovery, superuser, allowed = row
     if in_recovery:
-        raise MissingAbility(
+        raise OnStandby(
             "the server is a standby: its settings are not changed from here",
             cause="its settings should follow those of its primary",
             hint="run it on the primary, or paste the lines of --format postgresql.conf",
         )
     provider = read_provider(connection)
     if provider is not None and not superuser:
-        raise MissingAbility(
+        raise KeptElsewhere(
             f"{provider.name} does not allow ALTER SYSTEM",
             cause="the provider keeps the server's settings",
             hint=f"set it {provider.settings(_for_provider(connection, wanted or {'NAME': 'VALUE'}))}",
@@ -94,7 +94,7 @@ def check_allowed(
         refuse_where_files_are_wrong(connection)
     if not allowed:
         hint = "put the lines of --format postgresql.conf where they are managed"
-        raise MissingAbility(_DISABLED, cause=_OUTSIDE, hint=hint)
+        raise KeptElsewhere(_DISABLED, cause=_OUTSIDE, hint=hint)
 
 
 def lacking_rights(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[str] | None:
@@ -129,7 +129,7 @@ def _refuse_without_rights(
     else:
         cause = f"it is no superuser, and lacks {', '.join(lacking)}"
         hint = f"{as_one}; or {grant_to_session(connection, *lacking)}"
-    raise MissingAbility("this role may not change the server's settings", cause=cause, hint=hint)
+    raise LacksPrivilege("this role may not change the server's settings", cause=cause, hint=hint)
 
 
 def refuse_kept_elsewhere(connection: psycopg.Connection[Any], wanted: Mapping[str, str]) -> None:
@@ -146,7 +146,7 @@ def refuse_kept_elsewhere(connection: psycopg.Connection[Any], wanted: Mapping[s
     sources = read_sources(connection, list(wanted))
     manager = find_manager(sources, pid)
     if manager is not None:
-        raise MissingAbility(
+        raise KeptElsewhere(
             f"{manager.name} keeps the settings of this server: what ALTER SYSTEM writes would be "
             "overwritten, or "
             "hold on this member alone",
@@ -173,7 +173,7 @@ def _refuse_without_effect(sources: Mapping[str, Source], wanted: Mapping[str, s
     line = " ".join(f"-c {name}={value}" for name, value in given.items())
     rest = "; ".join(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in others.items())
     are = "is" if len(given) == 1 else "are"
-    raise MissingAbility(
+    raise KeptElsewhere(
         f"{', '.join(given)} {are} given on the command line of the server: ALTER SYSTEM would have no "
         "effect",
         cause="the command line goes before postgresql.auto.conf",

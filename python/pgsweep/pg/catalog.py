@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 import psycopg
 
-from pgsweep.errors import MissingAbility
+from pgsweep.errors import LacksPrivilege
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
@@ -425,7 +425,7 @@ def readable_schema(connection: psycopg.Connection[Any], found: Buffercache) -> 
     if found.schema is None:
         raise missing_extension(connection, "pg_buffercache", installed=found.installed)
     if not found.readable:
-        raise MissingAbility(
+        raise LacksPrivilege(
             f"role {found.role} may not read pg_buffercache in database `{connection.info.dbname}`",
             cause=f"the role has pg_monitor, but no access to schema {found.schema}"
             if found.monitor

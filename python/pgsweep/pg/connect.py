@@ -17,7 +17,8 @@ from psycopg import errors as sqlstates
 from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
-from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, ServerTooOld
+from pgsweep.commands import on_server, this_command
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Pooled, ServerTooOld
 from pgsweep.pg import open_sessions, unanswered
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, as_sockets, decoded
 from pgsweep.pg.conninfo import APPLICATION, at_reached, note_reached, parameter_of, parse_conninfo
@@ -507,7 +508,7 @@ def _pooler() -> MissingAbility:
 
     A pooler gives its clients process numbers of its own; the server gives the true one.
     """
-    return MissingAbility(
+    return Pooled(
         "the connection goes through a connection pooler",
         cause="a pooler may give each statement another session of the server; pgsweep needs one of "
         "its own, for its search_path, its timeouts and the counters of its own work",
@@ -525,12 +526,12 @@ def _set_at_login(connection: Session, names: Sequence[str]) -> MissingAbility |
         return None
     shown = ", ".join(sql_identifier(name) for name in triggers)
     statements = "; ".join(f"ALTER EVENT TRIGGER {sql_identifier(name)} DISABLE" for name in triggers)
+    disable = f"-d {shell_word(connection.info.dbname)} -c {shell_word(statements)}"
     return MissingAbility(
         f"a login event trigger of database `{connection.info.dbname}` sets {', '.join(names)}",
         cause=f"{shown} sets it for the session, after what the connection asked for; pgsweep needs its own",
-        hint="as a superuser leave the triggers out: PGOPTIONS='-c event_triggers=off' pgsweep ..., or "
-        f"psql -d {shell_word(connection.info.dbname)} -c {shell_word(statements)}; or connect to another "
-        "database: -d NAME",
+        hint=f"as a superuser leave the triggers out: PGOPTIONS='-c event_triggers=off' {this_command()}, or "
+        f"{on_server('psql', disable, named='server')}; or connect to another database: -d NAME",
     )
 
 
@@ -585,5 +586,5 @@ def _check_role(connection: Connection) -> None:
             f"the session of the superuser {connection.info.user} in database `{connection.info.dbname}` "
             "runs as another role",
             cause="the owner of the database, or the role's own settings, set it: ALTER ... SET role",
-            hint="to stay the superuser: PGOPTIONS='-c role=none' pgsweep ...",
+            hint=f"to stay the superuser: PGOPTIONS='-c role=none' {this_command()}",
         )

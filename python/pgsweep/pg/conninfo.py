@@ -118,23 +118,17 @@ def place_of(conninfo: str) -> str:
     return masked(f"{parts.get('host', 'the local socket')}, port {parts.get('port', '5432')}")
 
 
-def place_options(conninfo: str) -> tuple[list[str], list[str]]:
-    """Return psql's options for what a connection string names: host and port; these, role and database.
+def server_options(conninfo: str) -> dict[str, str]:
+    """Return psql's options for server, role and database, as far as a connection string names them.
 
     What libpq takes from its environment is not among them: psql takes it from there too.
     """
     parts = parse_conninfo(conninfo)
-    place = [
-        word
-        for name, flag in (("host", "-h"), ("port", "-p"))
-        if name in parts
-        for word in (flag, parts[name])
-    ]
-    role = ["-U", parts["user"]] if "user" in parts else []
     # A name with `=` in it, or a URI's beginning, would be read as a connection string.
-    database = parts.get("dbname", "")
-    named = ["-d", database] if database and "=" not in database and "://" not in database else []
-    return place, [*place, *role, *named]
+    if "=" in (database := parts.get("dbname", "")) or "://" in database:
+        del parts["dbname"]
+    flags = {"-h": "host", "-p": "port", "-U": "user", "-d": "dbname"}
+    return {flag: parts[name] for flag, name in flags.items() if parts.get(name)}
 
 
 _REACHED: Final[dict[tuple[str | None, ...], dict[str, str]]] = {}

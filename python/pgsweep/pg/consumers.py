@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from psycopg import sql
 
-from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.errors import LacksExtension, MissingAbility, PgsweepError
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.alter_system import refuse_kept_elsewhere
@@ -160,7 +160,7 @@ def _usable(connection: psycopg.Connection[Any]) -> Iterator[None]:
         except psycopg.errors.ObjectNotInPrerequisiteState as error:
             raise _not_loaded(connection, []) from error
         except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction) as error:
-            raise MissingAbility(
+            raise LacksExtension(
                 "the extension pg_stat_statements is older than its server, or was dropped",
                 cause=first_line(error),
                 hint=as_superuser(connection, [f"ALTER EXTENSION {EXTENSION} UPDATE"]),
@@ -188,7 +188,7 @@ def _not_loaded(connection: psycopg.Connection[Any], create: Sequence[str]) -> M
     steps = [_how_to_load(connection), "restart the server"]
     if create:
         steps.append(f"then {as_superuser(connection, create)}")
-    return MissingAbility(
+    return LacksExtension(
         f"{EXTENSION} is not loaded by the server",
         cause="it is not in shared_preload_libraries",
         hint="; ".join(steps),

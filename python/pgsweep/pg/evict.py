@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import psycopg
 
-from pgsweep.errors import MissingAbility
+from pgsweep.errors import LacksExtension, LacksPrivilege, MissingAbility
 from pgsweep.pg.abilities import read_extension, read_session
 from pgsweep.pg.administrator import as_superuser, connect_as_superuser
 from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, RelationPlace
@@ -49,13 +49,13 @@ def evict_statement(connection: psycopg.Connection[Any], place: RelationPlace) -
     session = read_session(connection)
     # The functions test it themselves, whatever is granted (pg_buffercache_pages.c).
     if not session.superuser:
-        raise MissingAbility(
+        raise LacksPrivilege(
             f"role {session.role} may not execute {function}",
             cause="the server lets superusers evict, and nobody else",
             hint=None if session.hosted else connect_as_superuser(session),
         )
     if not found.usable:
-        raise MissingAbility(
+        raise LacksExtension(
             f"{_NAME} {found.created} does not have {function}",
             cause=f"the server has version {found.available} of the extension",
             hint=as_superuser(connection, [f"ALTER EXTENSION {_NAME} UPDATE"]),

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import errors as sqlstates
 from psycopg import sql
 
-from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.errors import LacksPrivilege, OnStandby, PgsweepError, UsageError
 from pgsweep.pg.connect import Connection, end_without_client, read_user_path, set_for_session
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.grants import grant_to_session
@@ -52,7 +52,7 @@ class Explainer:
 
     def __init__(self, session: Connection, *, timeout_seconds: float, allow_writes: bool) -> None:
         if allow_writes and _is_standby(session):
-            raise MissingAbility(
+            raise OnStandby(
                 "the server is a standby",
                 cause="it takes no writes",
                 hint="connect to the primary: -h HOST, or leave --allow-writes out",
@@ -100,7 +100,7 @@ class Explainer:
             ) from error
         except sqlstates.InsufficientPrivilege as error:
             session.execute(b"ROLLBACK")
-            raise MissingAbility(
+            raise LacksPrivilege(
                 f"role `{session.info.user}` may not run the statement",
                 cause=first_line(error),
                 hint=f"{_grants(session, statement)}, or name a role that may: -U NAME",

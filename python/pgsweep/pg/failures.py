@@ -20,6 +20,7 @@ from psycopg.errors import (
     UndefinedTable,
 )
 
+from pgsweep.commands import on_server
 from pgsweep.errors import ConnectionFailed, ConnectionLost
 
 __all__ = [
@@ -81,7 +82,7 @@ def connection_lost(reason: str | None = None) -> ConnectionLost:
     return ConnectionLost(
         "the connection was lost" + (f": {reason}" if reason else ""),
         cause="the server was stopped, restarted or crashed, or an administrator ended the session",
-        hint="see the server's log; is it running again? pg_isready",
+        hint=f"see the server's log; is it running again? {on_server('pg_isready', named='server')}",
     )
 
 

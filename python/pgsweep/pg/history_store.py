@@ -28,7 +28,8 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
+from pgsweep.commands import on_server
+from pgsweep.errors import AtWork, ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.answers import CheckedConnection
 from pgsweep.pg.connect import Connection, connect, set_for_session
@@ -202,8 +203,9 @@ class PostgresStore:
         if awaited(attempt, seconds=_CLAIM_SECONDS, pause_seconds=0.1):
             return
         pid, client = holder
-        ends = "" if pid is None else f"; if nothing runs there: psql -c 'SELECT pg_terminate_backend({pid})'"
-        raise PgsweepError(
+        end = on_server("psql", f"-c 'SELECT pg_terminate_backend({pid})'")
+        ends = "" if pid is None else f"; if nothing runs there: {end}"
+        raise AtWork(
             f"another `pgsweep serve` writes the history of `{shown(name)}` in {self.name}",
             cause=f"its session in that database is the server's process {pid or 'that is not known'}"
             + (f", from {shown(client)}" if client else ""),

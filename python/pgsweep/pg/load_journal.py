@@ -37,7 +37,8 @@ import psycopg
 from psycopg import sql
 from psycopg.types.numeric import Oid
 
-from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.commands import on_server
+from pgsweep.errors import AtWork, LacksPrivilege, MissingAbility, PgsweepError
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.load_catalog import rows_of
 from pgsweep.pg.queries import compose, load
@@ -206,7 +207,7 @@ def make_journal(connection: psycopg.Connection[Any]) -> str:
         repeated(make, _RACES, tries=_RACE_TRIES, pause_seconds=_RACE_PAUSE_SECONDS)
     except psycopg.errors.InsufficientPrivilege as error:
         database = sql_identifier(connection.info.dbname)
-        raise MissingAbility(
+        raise LacksPrivilege(
             f"the journal of the load cannot be made in database `{connection.info.dbname}`",
             cause="the role may not create a schema there",
             hint=grant_to_session(connection, f"CREATE ON DATABASE {database}")
@@ -330,10 +331,11 @@ def claim(connection: psycopg.Connection[Any], oid: int) -> None:
 
 def at_work(holder: int | None) -> PgsweepError:
     """Return the error of a table that another run has claimed."""
-    return PgsweepError(
+    end = on_server("psql", f"-c 'SELECT pg_terminate_backend({holder or 'PROCESS'})'")
+    return AtWork(
         f"another load of this table is at work (process {holder or '?'} of the server)",
         cause="two loads of one table would take each other's indexes away",
-        hint=f"wait for it, or end it: psql -d NAME -c 'SELECT pg_terminate_backend({holder or 'PROCESS'})'",
+        hint=f"wait for it, or end it: {end}",
     )
 
 

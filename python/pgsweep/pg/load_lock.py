@@ -9,6 +9,7 @@ import psycopg
 from psycopg import errors as sqlstates
 from psycopg import pq, sql
 
+from pgsweep.commands import on_server
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
@@ -70,10 +71,11 @@ def in_short_lock(
             attempt, errors, tries=_LOCK_TRIES, pause_seconds=_LOCK_PAUSE_SECONDS, waiting=waiting
         )
     except errors as error:
+        see = on_server("psql", "-c 'SELECT pid, state, query FROM pg_stat_activity'")
         raise PgsweepError(
             f"the table cannot be locked: {first_line(error)}",
             cause=f"{_holders(connection, table)}; this step was not done",
-            hint="see what they do: psql -c 'SELECT pid, state, query FROM pg_stat_activity'; then try again",
+            hint=f"see what they do: {see}; then try again",
         ) from error
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from pgsweep.commands import on_server
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
@@ -147,5 +148,5 @@ def attach_partition(
             f"the partition cannot be attached: {first_line(error)}"
             + "".join(f" ({line})" for line in detail),
             cause="nothing was changed: the new table is undone",
-            hint=f'see the partitions: psql -c "\\\\d+ {parent.table.quoted}"',
+            hint="see the partitions: " + on_server("psql", f'-c "\\\\d+ {parent.table.quoted}"'),
         ) from error

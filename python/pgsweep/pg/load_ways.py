@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pgsweep.commands import on_server
 from pgsweep.plain import shell_word
 
 
 class Ways:
     """The commands for one table, to be pasted."""
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, role: str | None = None) -> None:
+        """Make them for the table; `role`: that may run them, instead of the user's own."""
         word = shell_word(table)
-        self.resume = f"pgsweep load --resume {word}"
-        self.rollback = f"pgsweep load --rollback {word}"
-        self.keep_as_is = f"pgsweep load --keep-as-is {word} --yes"
+        self.resume = on_server("pgsweep load", f"--resume {word}", role=role)
+        self.rollback = on_server("pgsweep load", f"--rollback {word}", role=role)
+        self.keep_as_is = on_server("pgsweep load", f"--keep-as-is {word} --yes", role=role)
 
     @property
     def either(self) -> str:
@@ -24,8 +26,6 @@ class Ways:
         """Where it cannot be undone."""
         return f"finish the load: {self.resume}; or end it with the rows that are there: {self.keep_as_is}"
 
-    @staticmethod
-    def are_in(hint: str | None) -> bool:
+    def are_in(self, hint: str | None) -> bool:
         """Return whether a hint names one of them."""
-        options = ("--resume", "--rollback", "--keep-as-is")
-        return any(f"pgsweep load {option}" in (hint or "") for option in options)
+        return any(way in (hint or "") for way in (self.resume, self.rollback, self.keep_as_is))

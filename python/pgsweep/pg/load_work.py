@@ -10,7 +10,7 @@ import psycopg
 from psycopg import errors as sqlstates
 from psycopg import pq, sql
 
-from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.errors import LacksPrivilege, PgsweepError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.counters import send_own
 from pgsweep.pg.failures import first_line
@@ -508,7 +508,7 @@ def failure_of(error: psycopg.Error) -> PgsweepError:
     if (error.sqlstate or "")[:2] in _OF_THE_SESSION:
         return translate(error)
     if isinstance(error, sqlstates.InsufficientPrivilege):
-        return MissingAbility(
+        return LacksPrivilege(
             f"the server refused it: {first_line(error)}",
             cause="the role lacks a privilege on what it names",
             hint="connect as the owner of the table: -U NAME; or have it granted to this role",

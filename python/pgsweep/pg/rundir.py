@@ -31,6 +31,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from pgsweep.commands import this_command
 from pgsweep.errors import ClusterError
 from pgsweep.files import write_whole
 from pgsweep.host import cgroup
@@ -79,7 +80,7 @@ def _common_folder() -> Path:
         raise ClusterError(
             "there is no folder to make a private server in",
             cause="neither TMPDIR nor /tmp, /var/tmp or the present folder can be written to by this user",
-            hint="name one: TMPDIR=/dev/shm pgsweep ...",
+            hint=f"name one: TMPDIR=/dev/shm {this_command()}",
         ) from error
     if len(str(base)) > _LONGEST_BASE:
         base = Path("/tmp")  # noqa: S108 - the only short place there always is; made 0711 and checked below

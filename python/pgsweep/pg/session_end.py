@@ -16,7 +16,6 @@ import psycopg
 
 from pgsweep.errors import ConnectionFailed, ConnectionLost, PgsweepError
 from pgsweep.pg.connect import Connection, connect, same_server
-from pgsweep.pg.refusals import NO_DATABASE
 from pgsweep.pg.rows import one_row
 
 SessionEnding = Literal["server", "session", "dropped", "connection"]
@@ -32,7 +31,7 @@ def say_if_dropped(lost: ConnectionLost, conninfo: str) -> None:
     try:
         connect(conninfo).close()
     except ConnectionFailed as refusal:
-        if refusal.cause == NO_DATABASE:
+        if refusal.code == "no-database":
             lost.cause, lost.hint = "the database was dropped; the server runs on", refusal.hint
     except PgsweepError:
         pass

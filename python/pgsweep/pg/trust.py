@@ -26,7 +26,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.errors import ConnectionFailed, LacksExtension, LacksPrivilege, MissingAbility
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.grants import grant_to_session
@@ -188,7 +188,7 @@ def require_extension(connection: psycopg.Connection[Any], name: str, *, instead
     if found.schema is None:
         raise missing_extension(connection, name, installed=found.available is not None, instead=instead)
     if not found.usable:
-        raise MissingAbility(
+        raise LacksPrivilege(
             f"this role may not use {name} in database `{connection.info.dbname}`",
             cause=f"it may not enter schema {found.schema}, or not execute the function",
             hint=grant_to_session(connection, f"USAGE ON SCHEMA {found.schema}"),
@@ -212,13 +212,13 @@ def missing_extension(
     if installed:
         first = None if provider is None else provider.before_creating(name)
         create = as_superuser(connection, statements_to_create(connection, name))
-        return MissingAbility(
+        return LacksExtension(
             f"the extension {name} does not exist in database `{connection.info.dbname}`",
             hint=create if first is None else f"{first}; {create}",
         )
     otherwise = f"; or {instead}" if instead else ""
     if provider is not None:
-        return MissingAbility(
+        return LacksExtension(
             f"{provider.name} does not offer {name} to this server yet",
             hint=provider.extensions.format(name=name) + otherwise,
         )

@@ -46,7 +46,9 @@ def require_answered(parameters: Mapping[str, str]) -> None:
         times = _given_up.get(_place(parameters))
         if times is None or len(times) < _MOST or time.monotonic() - times[0] > _seconds:
             return
-    raise ConnectionFailed(NO_SESSION, cause=NO_SESSION_CAUSE, hint=NO_SESSION_HINT)
+    error = ConnectionFailed(NO_SESSION, cause=NO_SESSION_CAUSE, hint=NO_SESSION_HINT)
+    error.code = "no-session"
+    raise error
 
 
 def _place(parameters: Mapping[str, str]) -> tuple[str, ...]:

@@ -19,12 +19,13 @@ Time = Annotated[float, "time"]
 
 
 class ServeFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a server is not observed now: the error's message, cause and hint, and since when."""
+    """Why a server is not observed now: the error's code, message, cause and hint, and since when."""
 
     message: str
     cause: str | None
     hint: str | None
     since: Time
+    code: str = "failed"
 
 
 class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):

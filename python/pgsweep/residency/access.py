@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from pgsweep._native import PoolReader
-from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.commands import on_server
+from pgsweep.errors import ConnectionFailed, MissingAbility, NeedsRoot
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.pages import counted_bytes, pages_of_block
 from pgsweep.host.postmaster import user_of
@@ -153,7 +154,7 @@ def server_gone() -> ConnectionFailed:
     return ConnectionFailed(
         "the server's memory can no longer be read",
         cause="the server was stopped or restarted",
-        hint="is it running again? pg_isready",
+        hint=f"is it running again? {on_server('pg_isready', named='server')}",
     )
 
 
@@ -194,7 +195,7 @@ def _check_peek(access: Access) -> None:
         raise MissingAbility(
             "the server's memory cannot be read from here",
             cause=access.missing[-1].why if access.missing else None,
-            hint=f"on the server's host {who_may('pgsweep ...')}; or use --source sql",
+            hint=f"on the server's host {who_may()}; or use --source sql",
         )
     before = used_buffers(access.connection)
     try:
@@ -203,10 +204,10 @@ def _check_peek(access: Access) -> None:
     except RuntimeError as error:
         raise MissingAbility(str(error.args[0]), hint="use --source sql") from error
     except OSError as error:
-        raise MissingAbility(
+        raise NeedsRoot(
             "the server's memory cannot be read",
             cause=error.strerror,
-            hint=f"{who_may('pgsweep ...', user=user_of(access.postmaster_pid))}; or use --source sql",
+            hint=f"{who_may(user=user_of(access.postmaster_pid))}; or use --source sql",
         ) from error
     why = disagreement(pool, server, before, used_buffers(access.connection))
     if why is not None:

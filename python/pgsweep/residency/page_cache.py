@@ -81,7 +81,7 @@ _TABLESPACES = "SELECT spcname, pg_catalog.pg_tablespace_location(oid) FROM pg_c
 
 def not_all_seen(refused: int, postmaster_pid: int) -> Missing:
     """Return why the page cache is not shown: a sum over only the readable files would be wrong."""
-    may = who_may("pgsweep ...", user=user_of(postmaster_pid))
+    may = who_may(user=user_of(postmaster_pid))
     return Missing(
         what="page cache",
         why=f"{refused} files or folders are out of reach: not for this user, or a tablespace has no folder",

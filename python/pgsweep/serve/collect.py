@@ -18,6 +18,7 @@ from typing import Final
 from pgsweep.cache.top.feed import Feed
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.sample import CacheSample
+from pgsweep.commands import on_server
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.reads import DiskReads
 from pgsweep.memory.processes import LocalServer, look
@@ -239,7 +240,7 @@ class Collector:
             watched.sample = watched.counters = None
             watched.memory = watched.standing = None
             watched.failure = ServeFailure(
-                message=error.message, cause=error.cause, hint=error.hint, since=since
+                message=error.message, cause=error.cause, hint=error.hint, since=since, code=error.code
             )
 
         self._board.changed(self._config.key, "sample", change)
@@ -427,7 +428,7 @@ def memory_of(result: MemoryResult, used_bytes: int | None, files: TopPageCache 
             Missing(
                 what="the limit of the server's memory cgroup",
                 why=f"the bar shows the whole host; the cgroup may use {host.limit_bytes >> 20} MB",
-                enable="pgsweep memory budget",
+                enable=on_server("pgsweep memory budget"),
             )
         )
     parts = [

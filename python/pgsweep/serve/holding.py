@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from typing import IO, Final
 
-from pgsweep.errors import PgsweepError
+from pgsweep.errors import AtWork, PgsweepError
 from pgsweep.plain import shell_word, shown
 
 _NAME: Final = "serve.lock"
@@ -52,7 +52,7 @@ def _held_by(folder: Path, said: bytes) -> PgsweepError:
     elsewhere = host != "" and host != shown(socket.gethostname())
     who = f"process {pid}" + (f" on {host}" if elsewhere else "") if pid.isdecimal() else "a process"
     stop = f"stop it{' there' if elsewhere else ''}: kill {pid}; or " if pid.isdecimal() else "stop it, or "
-    return PgsweepError(
+    return AtWork(
         f"another `pgsweep serve` keeps its history or its evidence in `{folder}`",
         cause=f"{who} holds {shell_word(str(folder / _NAME))}",
         hint=f"{stop}name another folder: --history DIR, and for the evidence `evidence` in serve.toml",

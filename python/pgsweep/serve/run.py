@@ -20,6 +20,7 @@ import uvicorn
 
 from pgsweep._native import __version__
 from pgsweep.cache import inspect
+from pgsweep.commands import asked_by
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.host.allocator import limit_arenas
 from pgsweep.pg.conninfo import build_conninfo, place_of
@@ -471,17 +472,18 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
             # Under nohup the last one is ignored, and stays so.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, server.handle_exit)
-        service.start()
-        try:
-            shown = f"[{config.host}]" if ":" in config.host else config.host
-            scheme = "http" if config.tls is None else "https"
-            say(f"{scheme}://{shown}:{port}{config.base_path}/")
-            if service.history.trouble is not None:
-                warn(service.history.trouble)
-            server.run(sockets=[listening])
-        finally:
-            if not service.stop():
-                warn("the history is still being written: its last seconds may be lost")
+        with asked_by():  # no one server's: each page is of another
+            service.start()
+            try:
+                shown = f"[{config.host}]" if ":" in config.host else config.host
+                scheme = "http" if config.tls is None else "https"
+                say(f"{scheme}://{shown}:{port}{config.base_path}/")
+                if service.history.trouble is not None:
+                    warn(service.history.trouble)
+                server.run(sockets=[listening])
+            finally:
+                if not service.stop():
+                    warn("the history is still being written: its last seconds may be lost")
 
 
 def _hosts(config: ServeConfig) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from pgsweep.commands import recording, sudo
 from pgsweep.errors import UsageError
 from pgsweep.records import reasons
 from pgsweep.records.prediction import MemoryPrediction, PredictResult, Throughput
@@ -76,7 +77,7 @@ def no_memory(what: str) -> UsageError:
     """Return the error for a question about the memory that a trace of others cannot answer."""
     return UsageError(
         f"a trace recorded by others does not say what comes from disk, so {what} is not possible",
-        hint="record a trace on the server's host: sudo pgsweep record --source trace -o NAME.evidence",
+        hint=f"record a trace on the server's host: {sudo()}" + recording("--source trace"),
     )
 
 
@@ -116,7 +117,7 @@ def forecast(
             raise UsageError(
                 "the evidence does not say how the memory of its server's host is used",
                 cause="it was recorded by an earlier pgsweep, or cut short",
-                hint="record again: pgsweep record --source trace -o NAME.evidence",
+                hint=f"record again: {recording('--source trace')}",
             )
     if not result.points:
         return result
@@ -124,7 +125,7 @@ def forecast(
         raise UsageError(
             "what huge pages change is not known: the evidence does not say what page tables take on the "
             "server's host",
-            hint="record on the server's host: pgsweep record --source peek -o NAME.evidence",
+            hint="record on the server's host: " + recording("--source peek"),
         )
     if watch is not None:
         watch.curve(result)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from pgsweep.commands import recording
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import needed_tables
 from pgsweep.evidence.store import Evidence
@@ -77,7 +78,7 @@ def _damaged(evidence: Evidence, which: str) -> EvidenceError:
         f"`{evidence.path}` is damaged, and what is left allows no prediction",
         cause=which,
         hint="copy the folder again from where it was recorded, or record again: "
-        f"pgsweep record --source {evidence.meta.source} -o NAME.evidence",
+        + recording(f"--source {evidence.meta.source}"),
     )
 
 

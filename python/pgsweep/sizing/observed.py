@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.commands import on_server
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.disk_latency import latencies_of
 from pgsweep.evidence.endings import WENT_AWAY, went_away
@@ -384,6 +385,6 @@ def observe(evidence: Path) -> Observation | None:
         raise EvidenceError(
             f"`{evidence}` does not give the size of shared_buffers",
             cause="the recording was cut before the server had answered",
-            hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
+            hint=f"record again: {on_server('pgsweep record', f'-o {shell_word(str(evidence))}')}",
         )
     return Observation(opened)

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
+from pgsweep.commands import on_server
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.machine import describe_machine
@@ -144,7 +145,7 @@ def _open_trace(path: Path) -> Evidence:
     if opened.meta.source != "trace":
         raise UsageError(
             f"`{path}` holds no accesses to replay, it was recorded with --source {opened.meta.source}",
-            hint="pgsweep record --source trace",
+            hint=on_server("pgsweep record", "--source trace"),
         )
     return opened
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pgsweep.commands import recording
 from pgsweep.errors import EvidenceError
 from pgsweep.units import BLOCK_BYTES
 
@@ -42,8 +43,6 @@ class ServerFacts(Protocol):
 
 _LEAST_POOL_PARTS: Final = 4
 
-_RECORD_AGAIN: Final = "record again: pgsweep record -o NAME.evidence"
-
 
 def check_server(server: ServerFacts) -> None:
     """Refuse evidence of a server whose rules are not known.
@@ -56,7 +55,7 @@ def check_server(server: ServerFacts) -> None:
         raise EvidenceError(
             "the evidence does not name the version of its server",
             cause="the rules of the buffer pool depend on the version",
-            hint=_RECORD_AGAIN,
+            hint=f"record again: {recording()}",
         )
     if not OLDEST_MAJOR <= major <= NEWEST_MAJOR:
         raise EvidenceError(
@@ -100,8 +99,8 @@ def check_usage_counts(server: ServerFacts, usage_counts: NDArray[Any]) -> None:
             f"the rules of the buffer pool of PostgreSQL {major} are not settled, and the evidence does not "
             f"show that they are those of {UNSETTLED_MAJOR - 1}",
             cause=f"{seen}, and that version counts to {cap}: this server may use another replacement policy",
-            hint="record while the load runs, until pages that are in constant use are seen: pgsweep record "
-            "--for 10min -o NAME.evidence",
+            hint="record while the load runs, until pages that are in constant use are seen: "
+            + recording("--for 10min"),
         )
 
 
@@ -154,7 +153,7 @@ def rules_of(server: ServerFacts) -> _native.Rules:
         raise EvidenceError(
             "the settings in this evidence are not those of a server",
             cause=str(error),
-            hint=_RECORD_AGAIN,
+            hint=f"record again: {recording()}",
         ) from error
 
 

@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.commands import sudo
+from pgsweep.errors import MissingAbility, NeedsRoot, PgsweepError
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.reserve import STATE_DIRECTORY, Reserver
 from pgsweep.pg.bindir import find_server
@@ -66,10 +67,10 @@ def huge_pages_set_aside(size_bytes: int) -> Iterator[None]:
     file = pool_file(pool.size_bytes)
     if not os.access(file, os.W_OK):
         if pool.available < pages:
-            raise MissingAbility(
+            raise NeedsRoot(
                 f"{format_count(pages)} huge pages are needed and {format_count(pool.available)} are free",
                 cause="this user may not set huge pages aside",
-                hint=f"run as root, or: sudo sysctl -w vm.nr_hugepages={pool.persistent + pages}",
+                hint=f"run as root, or: {sudo()}sysctl -w vm.nr_hugepages={pool.persistent + pages}",
             )
         yield
         return

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from pgsweep.commands import on_server
 from pgsweep.plain import relation_label, shown
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmRelation, WarmResult, WarmTrouble, WarmVerified, WarmWork
@@ -90,7 +91,7 @@ def _plan_lines(result: WarmResult) -> list[str]:
         if result.heat_file is None:
             lines.append(
                 "Statistics do not say which blocks of a relation are used, so each is read from its "
-                "beginning. A heat file does: `pgsweep warm save`."
+                f"beginning. A heat file does: `{on_server('pgsweep warm save', 'FILE')}`."
             )
     if not _parted(result.relations)[0] and _parted(result.refused)[0]:
         lines.append("Only system catalogs are planned: of all else the role may read nothing.")
@@ -179,7 +180,7 @@ def pushed_out_lines(result: WarmResult) -> list[str]:
         lines.append(
             f"{format_bytes(missing - unread)} were read into shared_buffers and evicted again: it was full, "
             "and buffers in use stay longer than those that were read once. "
-            "`pgsweep cache` shows what it holds."
+            f"`{on_server('pgsweep cache')}` shows what it holds."
         )
     return lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pgsweep.commands import on_server
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult
 from pgsweep.ui.heat import (
     lost_lines,
@@ -68,7 +69,7 @@ def _work_text(result: WarmRestoreResult) -> str:
     if gone:
         lines.append(
             f"{format_bytes(gone)} were evicted again: the pool is full, and the other blocks in it were "
-            "used more often; `pgsweep cache` shows what it holds"
+            f"used more often; `{on_server('pgsweep cache')}` shows what it holds"
         )
     return "\n".join(lines)
 

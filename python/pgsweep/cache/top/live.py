@@ -28,6 +28,7 @@ from pgsweep.cache.top.counts import PoolCounts, prepare_counts, read_counts
 from pgsweep.cache.top.directory import Directory
 from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
 from pgsweep.cache.top.sample import CacheSample, padded
+from pgsweep.commands import on_server
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
 from pgsweep.pg.catalog import Server, read_postmaster
@@ -386,7 +387,7 @@ def not_counted(server: Server, reading: Reading) -> list[Missing]:
     """Return what the server does not count, or not by itself."""
     if not reading.counted:
         why = "track_counts is off, and only PostgreSQL 16 and later counts them without it"
-        enable = "`pgsweep doctor` has the command that sets it"
+        enable = f"`{on_server('pgsweep doctor')}` has the command that sets it"
         return [Missing(what="hits and reads", why=why, enable=enable)]
     if server.version_num < 160000:
         why = "PostgreSQL counts its hits and reads with those of shared_buffers before 16"

@@ -12,8 +12,8 @@ from pgsweep.cli.command import Run, confirm, subcommand
 from pgsweep.cli.common import Count, FileName, bindir_option
 from pgsweep.cli.output import check_writable
 from pgsweep.cli.progress import ConsoleProgress
+from pgsweep.commands import this_command
 from pgsweep.errors import ClusterError, UsageError
-from pgsweep.plain import shell_words
 from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
@@ -129,12 +129,11 @@ def command(run: Run, asked: _Asked) -> None:
       pgsweep lab run my-grid.toml --dsn service=test --restart-command 'systemctl restart postgresql'
     """
     from pgsweep.lab.protocol import Place
-    from pgsweep.pg.secrets import without_secrets
 
     _check(asked)
     server = _server_of(asked)
     place = Place(asked.pg_bindir, asked.work_dir, server)
-    line = shell_words(["pgsweep", *map(without_secrets, run.settings.arguments)])
+    line = this_command()
     how: dict[str, Any] = {"repetitions": asked.repeat, "seed": asked.seed, "place": place, "command": line}
     if asked.what is None:
         _run_every(run, asked.samples or Path("lab.samples"), asked.divisor, how)

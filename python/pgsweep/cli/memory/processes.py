@@ -9,6 +9,7 @@ import click
 from pgsweep.cli.branches import Branching
 from pgsweep.cli.command import Run, subcommand
 from pgsweep.cli.common import Count, Duration
+from pgsweep.commands import on_server
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def command(
     if watching and any(run.output_options.values()):
         raise UsageError(
             "--watch shows text on the terminal only",
-            hint="leave it out for a file, --json or --csv: `watch -n 2 pgsweep memory --json`",
+            hint="leave it out for a file, --json or --csv: "
+            f"`watch -n 2 {on_server('pgsweep memory', '--json')}`",
         )
     from pgsweep.memory.processes import look, opened
 

@@ -7,14 +7,17 @@ database with the file in the other place, is an error whose hint is the right c
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from pgsweep.cli.command import Run
 from pgsweep.cli.common import existing, is_connection
+from pgsweep.cli.settings import Settings
+from pgsweep.commands import on_server
 from pgsweep.errors import UsageError
-from pgsweep.plain import shell_words
 
-SAVE_ONE: Final = "make one: pgsweep warm save {}"
+
+def save_one() -> str:
+    """Return the hint where a heat file is missing; `{}` in it becomes its name."""
+    return f"make one: {on_server('pgsweep warm save', '{}')}"
 
 
 def heat_file(run: Run, file: str, *, writes: bool = False) -> Path:
@@ -35,7 +38,7 @@ def heat_file(run: Run, file: str, *, writes: bool = False) -> Path:
         what = "a database, as it seems"
     else:
         run.prepare()  # first: a hint names the server
-        return Path(file) if writes else existing(Path(file), hint=SAVE_ONE)
+        return Path(file) if writes else existing(Path(file), hint=save_one())
     from pgsweep.pg.secrets import without_secrets
 
     words = list(run.settings.arguments)
@@ -48,7 +51,7 @@ def heat_file(run: Run, file: str, *, writes: bool = False) -> Path:
     raise UsageError(
         f"`{without_secrets(file)}` stands where the heat file belongs",
         cause=f"it is {what}; the file comes first, the database after it",
-        hint=shell_words(["pgsweep", *(without_secrets(word) for word in words)]),
+        hint=Settings(arguments=words).command(),
     )
 
 

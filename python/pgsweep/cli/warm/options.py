@@ -9,7 +9,7 @@ import click
 
 from pgsweep.cli.common import Bytes, Count, FileName, options, pool_source_option
 from pgsweep.cli.completing import listed_relation_names, schema_names
-from pgsweep.cli.warm.file import SAVE_ONE
+from pgsweep.cli.warm.file import save_one
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ warm_options = options(
     click.option("--every-database", is_flag=True, help="All databases that the role may connect to."),
     click.option(
         "--heat",
-        type=FileName(needed="file", hint=SAVE_ONE, dir_okay=False),
+        type=FileName(needed="file", hint=save_one, dir_okay=False),
         help="Order by what `pgsweep warm save` wrote to FILE; what it does not hold comes after, by "
         "statistics.",
     ),

@@ -13,6 +13,7 @@ from pgsweep.cli.common import Count, Duration, pool_source_option
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable
 from pgsweep.cli.warm.file import heat_file
+from pgsweep.commands import on_server
 from pgsweep.errors import HeatError, PgsweepError
 from pgsweep.plain import shell_word
 from pgsweep.units import format_plain
@@ -88,7 +89,7 @@ def command(
         if result.skipped is not None:
             refusal = f"not saved: {result.skipped}"
             if every is None:
-                raise HeatError(refusal, hint=f"pgsweep warm restore {shell_word(file)}")
+                raise HeatError(refusal, hint=on_server("pgsweep warm restore", shell_word(file)))
             settings.warn(refusal)
 
     if every is None or dry_run:

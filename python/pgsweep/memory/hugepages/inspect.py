@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from pgsweep.commands import sudo, this_command
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import (
     Pool,
@@ -486,7 +487,7 @@ def _missing(here: bool, found: Search, pid: int | None) -> list[Missing]:
             "the server may be one of those that run here as "
             f"{user_of(found.closed[0]) or 'another user'}, whose memory this user may not read"
         )
-        return [Missing(what="huge pages of the host", why=why, enable="sudo pgsweep hugepages ...")]
+        return [Missing(what="huge pages of the host", why=why, enable=sudo() + this_command())]
     if not here:
         why = "the server's process is not on this host: what its kernel has set aside is not seen"
         return [Missing(what="huge pages of the host", why=why, enable="run pgsweep on the server's host")]
@@ -496,4 +497,4 @@ def _missing(here: bool, found: Search, pid: int | None) -> list[Missing]:
         )
         return [Missing(what="the server's process", why=why, enable="run pgsweep on the host, as root")]
     why = f"the server runs as {user_of(pid) or 'another user'}, whose processes this user may not look into"
-    return [Missing(what="the server's memory", why=why, enable="sudo pgsweep hugepages ...")]
+    return [Missing(what="the server's memory", why=why, enable=sudo() + this_command())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pgsweep.commands import sudo
 from pgsweep.memory.hugepages.reasons import Circumstances
 from pgsweep.pg.manager import manager_named
 from pgsweep.records.hugepages import HugePagesResult
@@ -31,14 +32,15 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
     if around.impossible:
         changed = _setting(place, "shared_memory_type", "mmap")
         return _first(changed.what, changed.text, "then restart the server")
+    contained = place is not None and place.contained
+    root = sudo(here=not contained)
     if result.limit_binds:
         unit = f"hugepages-{huge_page_word(page_bytes)}i"
         size = needed * page_bytes
         return [
-            *_first("cgroup", f"echo {size} | sudo tee {result.binding_limit}", "on the host"),
+            *_first("cgroup", f"echo {size} | {root}tee {result.binding_limit}", "on the host"),
             *_first("kubernetes", f"{unit}: {size >> 20}Mi", "in a pod: resources.limits and requests"),
         ]
-    contained = place is not None and place.contained
     # Where the host is not seen, what other programs need of the pages is not known, so add it.
     target = result.target if result.target is not None else needed
     short = huge_page_word(page_bytes)
@@ -47,22 +49,22 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
     if pool is None or pool.is_default:
         sysctl = f"vm.nr_hugepages = {target}"
         steps += [
-            PlanStep(what="sysctl", when="now, on the host", text=f"sudo sysctl -w vm.nr_hugepages={target}"),
-            PlanStep(what="sysctl.d", when="kept over a restart", text=f"echo '{sysctl}' | sudo tee {_FILE}"),
+            _step("sysctl", "now, on the host", f"{root}sysctl -w vm.nr_hugepages={target}"),
+            _step("sysctl.d", "kept over a restart", f"echo '{sysctl}' | {root}tee {_FILE}"),
         ]
         systemd = f"ExecStartPre=+/sbin/sysctl -w vm.nr_hugepages={target}"
     else:
         file = f"/sys/kernel/mm/hugepages/hugepages-{page_bytes // 1024}kB/nr_hugepages"
-        steps.append(PlanStep(what="sysfs", when="now, on the host", text=f"echo {target} | sudo tee {file}"))
+        steps.append(_step("sysfs", "now, on the host", f"echo {target} | {root}tee {file}"))
         systemd = f"ExecStartPre=+/bin/sh -c 'echo {target} > {file}'"
     if not contained:
-        steps.append(PlanStep(what="systemd", when="or in [Service] of the server's unit", text=systemd))
+        steps.append(_step("systemd", "or in [Service] of the server's unit", systemd))
     boot = f"hugepagesz={short} hugepages={target}"
-    steps.append(PlanStep(what="boot", when="or on the kernel's command line, surest", text=boot))
+    steps.append(_step("boot", "or on the kernel's command line, surest", boot))
     if place is not None and place.kind == "pod":
         # It counts what the node has when it starts, and lets no pod request more.
-        text = "sudo systemctl restart kubelet"
-        steps.append(PlanStep(what="kubelet", when="then, on the node, which counts its pages", text=text))
+        text = f"{root}systemctl restart kubelet"
+        steps.append(_step("kubelet", "then, on the node, which counts its pages", text))
     if pool is not None and not pool.is_default:
         steps.append(_setting(place, "huge_page_size", f"'{as_setting(page_bytes)}'"))
     # A limit that cannot be seen may be too low, and what is not counted may take more: with `on` the server
@@ -74,20 +76,20 @@ def steps_for(result: HugePagesResult, around: Circumstances) -> list[PlanStep]:
     if contained:
         unit = f"{short}i"
         text = f"hugepages-{unit}: {needed * (page_bytes >> 20)}Mi"
-        steps.append(PlanStep(what="kubernetes", when="resources.limits and requests", text=text))
-    steps.append(
-        PlanStep(
-            what="restart", when="last", text="restart the server: it takes huge pages only when it starts"
-        )
-    )
+        steps.append(_step("kubernetes", "resources.limits and requests", text))
+    steps.append(_step("restart", "last", "restart the server: it takes huge pages only when it starts"))
     return steps
+
+
+def _step(what: str, when: str, text: str) -> PlanStep:
+    return PlanStep(what=what, when=when, text=text)
 
 
 def _setting(place: Place | None, name: str, value: str) -> PlanStep:
     """Return the step that changes a setting, where it is changed on this server."""
     manager = manager_named(None if place is None else place.manager)
     if manager is None:
-        return PlanStep(what="setting", when="then, in the server", text=f"ALTER SYSTEM SET {name} = {value}")
+        return _step("setting", "then, in the server", f"ALTER SYSTEM SET {name} = {value}")
     return PlanStep(what="setting", when=f"then, by {manager.name}", text=manager.settings({name: value}))
 
 

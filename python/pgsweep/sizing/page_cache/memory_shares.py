@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from pgsweep.commands import recording
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.schema import TWICE
 from pgsweep.host.page_cache_rules import DEFAULT_READAHEAD_BYTES
@@ -427,5 +428,5 @@ def _number(name: str, text: str) -> int:
 def _impossible(name: str) -> EvidenceError:
     return EvidenceError(
         f"the evidence has impossible values of its host: {name}",
-        hint="record again: pgsweep record --source trace -o NAME.evidence",
+        hint=f"record again: {recording('--source trace')}",
     )

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.commands import recording
 from pgsweep.errors import EvidenceError
 from pgsweep.sizing.observed import Table
 
@@ -169,5 +170,5 @@ def _broken(cause: str) -> EvidenceError:
     return EvidenceError(
         "the snapshots of this evidence contradict each other",
         cause=cause,
-        hint="record again: pgsweep record -o NAME.evidence",
+        hint=f"record again: {recording()}",
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.commands import recording
 from pgsweep.errors import EvidenceError
 from pgsweep.sizing.snapshots.observations import Table, file_keys
 from pgsweep.sizing.traces.accesses import DROP, Trace
@@ -106,7 +107,7 @@ def with_drops(trace: Trace, drops: Table, names: Mapping[str, NDArray[Any]]) ->
             raise EvidenceError(
                 "the drops in this evidence contradict its accesses",
                 cause="the same pages are dropped again and again, and nothing accesses them in between",
-                hint="record again: pgsweep record -o NAME.evidence",
+                hint=f"record again: {recording()}",
             )
         when = min(int(drops["row"][row]), len(trace.pages))
         before = dropped_at[pages]

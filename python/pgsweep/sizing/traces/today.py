@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 
+from pgsweep.commands import recording
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.sizing.traces.replays import Replay, Replayed
 from pgsweep.sizing.traces.shared_replays import generator
@@ -104,5 +105,5 @@ def _today(replay: Replay, pools: WarmPools, pool_blocks: int, seed: int) -> Rep
         raise EvidenceError(
             f"the trace is too short for the pool that it was taken on, {size}",
             cause=error.cause,
-            hint="record for longer: pgsweep record --source trace --for 5min -o NAME.evidence",
+            hint="record for longer: " + recording("--source trace --for 5min"),
         ) from error

@@ -208,7 +208,7 @@ class RewrittenTrace:
                 cause="a scan depends on what the previous scan left in the pool, so the trace must contain "
                 "several scans",
                 hint=f"record for about {format_minutes(max(4 * asked.every_seconds, 1))}, or predict "
-                "from snapshots (pgsweep record --source peek or sql)",
+                "from snapshots (--source peek or sql)",
             )
         blocks = self._blocks(relation)
         lasts = min(blocks / SCAN_BLOCKS_PER_SECOND, asked.every_seconds)

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pgsweep.commands import on_server
 from pgsweep.decoded import Budget, TooMuch, open_parquet, parquet_end
 from pgsweep.errors import HeatError
 from pgsweep.files import replacing, where_to_look
@@ -206,7 +207,8 @@ def read_heat(path: Path) -> SavedHeat:
             heat = _rows(source, meta, found.num_rows)
     except FileNotFoundError as error:
         raise HeatError(
-            f"there is no file `{path}`", hint=f"make one: pgsweep warm save {shell_word(str(path))}"
+            f"there is no file `{path}`",
+            hint=f"make one: {on_server('pgsweep warm save', shell_word(str(path)))}",
         ) from error
     except MemoryError as error:
         raise HeatError(
@@ -423,7 +425,7 @@ def _unreadable(path: Path, error: Exception) -> HeatError:
         return HeatError(
             f"`{path}` is not a heat file",
             cause="it is empty",
-            hint=f"make one: pgsweep warm save {shell_word(str(path))}",
+            hint=f"make one: {on_server('pgsweep warm save', shell_word(str(path)))}",
         )
     if begins != b"PAR1":
         return NoHeatFile(f"`{path}` is not a heat file", cause="it is not Parquet", hint=_OURS)

@@ -21,7 +21,8 @@ from typing import Final
 
 import msgspec
 
-from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.commands import on_server
+from pgsweep.errors import AtWork, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.buffercache import memory_statements, snapshot_of_query
 from pgsweep.pg.catalog import read_unlogged
 from pgsweep.pg.conninfo import with_name
@@ -282,13 +283,14 @@ class Keeper:
                 continue
             ours, holder = claim(access.connection, relation.kept.oid)
             if not ours:
-                raise PgsweepError(
+                where = f"-c '{_CLIENT} WHERE pid = {holder}'"
+                raise AtWork(
                     f"`{relation.kept.label}` is being kept already",
                     cause="by another pgsweep"
                     + (f", through the server's process {holder}" if holder else ""),
                     # A session that is ended there is opened again.
                     hint="name other relations, or end that one with Ctrl-C where it runs"
-                    + (f"; from where: psql -c '{_CLIENT} WHERE pid = {holder}'" if holder else ""),
+                    + (f"; from where: {on_server('psql', where)}" if holder else ""),
                 )
 
     def _check_rights(self, ended_by: str) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.commands import on_server
+from pgsweep.errors import LacksPrivilege, OnStandby, PgsweepError, UsageError
 from pgsweep.pg.catalog import (
     Relation,
     ScannedIndex,
@@ -385,7 +386,7 @@ def _named(connection: Connection, name: str) -> tuple[str, list[int]]:
         raise UsageError(
             f"`{name}` has no blocks that could be warmed",
             cause="it is a view, a foreign table, a composite type or a sequence",
-            hint=f"name the tables that it reads: psql -c {shown} shows them",
+            hint=f"name the tables that it reads: {on_server('psql', f'-c {shown}')} shows them",
         )
     return kind, oids
 
@@ -403,7 +404,7 @@ def require_readable(found: Gathered, conninfo: str) -> None:
     rights = [trouble for trouble in found.refused if trouble.why != UNLOGGED]
     if not found.pieces and found.refused and not rights:
         name = relation_label(found.refused[0].schema, found.refused[0].relation)
-        raise MissingAbility(
+        raise OnStandby(
             f"`{name}` cannot be read on a standby",
             cause=UNLOGGED,
             hint="warm it on the primary, or name relations that are not unlogged",
@@ -413,6 +414,6 @@ def require_readable(found: Gathered, conninfo: str) -> None:
         what = f"not read `{first.relation}`" if refused == 1 else f"read none of the {refused} relations"
         with connect(conninfo, database=first.database) as connection, explained():
             hint = as_command(connection, first.enable)
-        raise MissingAbility(
+        raise LacksPrivilege(
             f"this role may {what}", cause="pg_prewarm wants SELECT on what it reads", hint=hint
         )
