@@ -40,6 +40,7 @@ SETTINGS = {
     "autovacuum_naptime": "10s",
     "maintenance_work_mem": "512MB",
 }
+_COSTS = ("expected_share", "measured_share", "own_processor_share", "reader_processor_seconds")
 RECORDINGS = {
     "look": ("--source", "sql", "--for", "55s"),
     "sql": ("--source", "sql"),
@@ -145,17 +146,53 @@ def truths_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
 
 
-def summary(folder: Path) -> list[dict[str, Any]]:
+def answers(folder: Path) -> list[dict[str, Any]]:
     """Return what was predicted and counted of each load in the folder."""
     found = []
     for case in sorted(path.parent for path in folder.glob("*/truth.jsonl")):
-        answers = {
-            name: predicted(case / f"{name}.evidence")
-            for name in RECORDINGS
-            if (case / f"{name}.evidence").exists()
-        }
-        found.append({"load": case.name, "truth": truths_in(case), "predicted": answers})
+        recordings = {}
+        for name in RECORDINGS:
+            evidence = case / f"{name}.evidence"
+            if evidence.exists():
+                said = predicted(evidence)
+                overhead = json.loads((evidence / "meta.json").read_text())["overhead"]
+                recordings[name] = {
+                    "verdict": said["verdict"]["level"],
+                    "reasons": [reason["code"] for reason in said["verdict"]["reasons"]],
+                    "seconds": round(said["observed"]["seconds"]),
+                    "observed": round(said["observed"]["miss_ratio"], 5),
+                    "cost": {key: overhead[key] for key in _COSTS if key in overhead},
+                    "points": {
+                        str(point["shared_buffers_bytes"] >> 30): [
+                            round(point[value], 5) for value in ("miss_ratio", "low", "high")
+                        ]
+                        for point in said["points"]
+                    },
+                }
+        found.append({"load": case.name, "truth": truths_in(case), "predicted": recordings})
     return found
+
+
+def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return errors, coverage and widths of all recordings; today's size, which was counted, left out."""
+    figures: dict[str, list[float]] = {}
+    for case in found:
+        truths = {str(line["gigabytes"]): line["miss_ratio"] for line in case["truth"]}
+        for name, said in case["predicted"].items():
+            kind = "look_" if name == "look" else ""
+            for size, (point, low, high) in said["points"].items():
+                if size not in truths or int(size) << 30 == OBSERVED_BYTES:
+                    continue
+                near = 0.5 <= (int(size) << 30) / OBSERVED_BYTES <= 2
+                error = abs(point - sum(truths[size]) / len(truths[size]))
+                inside = float(any(low <= truth <= high for truth in truths[size]))
+                figures.setdefault(f"{kind}all_mean", []).append(error)
+                if near:
+                    figures.setdefault(f"{kind}near_mean", []).append(error)
+                    figures.setdefault(f"{kind}near_width", []).append(high - low)
+                figures.setdefault(f"{kind}inside", []).append(inside)
+    means = {name: round(sum(values) / len(values), 4) for name, values in sorted(figures.items())}
+    return means | {"values": len(figures.get("all_mean", ())), "loads": len(found)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -164,13 +201,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--run", default="", help="names of loads; none: only predict again")
     parser.add_argument("--version", type=int, default=18)
     parser.add_argument("--keep", type=Path, required=True)
+    parser.add_argument("--write", action="store_true", help="commit what was found as gigabytes.json")
     asked = parser.parse_args(arguments)
     servers = {server.major: server.bindir for server in installed_servers()}
     for load in LOADS:
         folder = asked.keep / f"{load.name}-{asked.version}"
         if load.name in asked.run.split(",") and len(truths_in(folder)) < len(SIZES_BYTES):
             run_load(load, servers[asked.version], folder)
-    print(json.dumps({**provenance(), "samples": summary(asked.keep)}, indent=1))
+    found = answers(asked.keep)
+    kept = {**provenance(), "summary": summary(found), "samples": found}
+    if asked.write:
+        (HERE / "gigabytes.json").write_text(json.dumps(kept, indent=1) + "\n")
+    print(json.dumps(kept["summary"]))
 
 
 if __name__ == "__main__":
