@@ -33,7 +33,7 @@ SCALE = 800
 OBSERVED_BYTES = 4 << 30
 SIZES_BYTES = tuple(gigabytes << 30 for gigabytes in (4, 6, 3, 2, 8, 1))
 MISSES_PER_SECOND = 400
-PATIENCE = Patience(turnovers=3, settle_limit_seconds=900, count_windows=30, count_limit_seconds=30)
+PATIENCE = Patience(turnovers=3, settle_limit_seconds=300, count_windows=30, count_limit_seconds=30)
 SETTINGS = {
     "max_wal_size": "8GB",
     "checkpoint_timeout": "5min",
@@ -97,27 +97,33 @@ def counted(
         return truths, pool_content(cluster) if size_bytes == OBSERVED_BYTES else PoolContent()
 
 
+def prepared(workload: Workload, bindir: Path | None, folder: Path) -> Path:
+    """Return the data directory of a stopped server with the load's tables; made once, and kept."""
+    data = folder / "data"
+    if not data.exists():
+        log("make", workload.name)
+        with Cluster.create(bindir, SETTINGS, work_dir=folder) as cluster:
+            create_database(cluster, SCALE if workload.needs_pgbench_tables else 0, timeout_seconds=3600)
+            prepare(cluster, workload)
+            cluster.stop()
+            cluster.data_directory.rename(data)
+    return data
+
+
 def run_load(workload: Workload, bindir: Path | None, folder: Path) -> None:
     """Run one load: record at 4 GB, then count at each size; a line of `truth.jsonl` for each."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = folder / "truth.jsonl"
+    data = prepared(workload, bindir, folder)
     done = {line["gigabytes"] for line in truths_in(folder)}
-    with (
-        Cluster.create(bindir, SETTINGS, work_dir=folder) as kept,
-        Cluster.create(bindir, SETTINGS, work_dir=folder, start=False) as cluster,
-    ):
-        log("make", workload.name)
-        create_database(kept, SCALE if workload.needs_pgbench_tables else 0, timeout_seconds=3600)
-        prepare(kept, workload)
-        kept.stop()
-        carried = PoolContent()
+    carried = PoolContent()
+    with Cluster.create(bindir, SETTINGS, work_dir=folder, start=False) as cluster:
         for size in SIZES_BYTES:
             if size >> 30 in done:
                 continue
-            log("copy for", size >> 30, "GB")
+            log("count at", size >> 30, "GB")
             if cluster.postmaster_pid is not None:
                 cluster.stop()
-            copy_data(kept.data_directory, cluster)
+            copy_data(data, cluster)
             cluster.settings = {**cluster.settings, "shared_buffers": f"{size >> 20}MB"}
             cluster.start()
             truths, content = counted(cluster, workload, size, carried)
@@ -129,7 +135,7 @@ def run_load(workload: Workload, bindir: Path | None, folder: Path) -> None:
                 "settle_seconds": round(truths[0].settle_seconds),
             }
             log(line)
-            with lines.open("a") as out:
+            with (folder / "truth.jsonl").open("a") as out:
                 print(json.dumps(line), file=out)
             if size == OBSERVED_BYTES:
                 carried = content
