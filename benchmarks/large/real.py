@@ -33,13 +33,14 @@ SCALE = 800
 OBSERVED_BYTES = 4 << 30
 SIZES_BYTES = tuple(gigabytes << 30 for gigabytes in (4, 6, 3, 2, 8, 1))
 MISSES_PER_SECOND = 400
-PATIENCE = Patience(turnovers=3, settle_limit_seconds=900, count_windows=30, count_limit_seconds=30)
+PATIENCE = Patience(turnovers=3, settle_limit_seconds=300, count_windows=30, count_limit_seconds=30)
 SETTINGS = {
     "max_wal_size": "8GB",
     "checkpoint_timeout": "5min",
     "autovacuum_naptime": "10s",
     "maintenance_work_mem": "512MB",
 }
+_COSTS = ("expected_share", "measured_share", "own_processor_share", "reader_processor_seconds")
 RECORDINGS = {
     "look": ("--source", "sql", "--for", "55s"),
     "sql": ("--source", "sql"),
@@ -96,27 +97,33 @@ def counted(
         return truths, pool_content(cluster) if size_bytes == OBSERVED_BYTES else PoolContent()
 
 
+def prepared(workload: Workload, bindir: Path | None, folder: Path) -> Path:
+    """Return the data directory of a stopped server with the load's tables; made once, and kept."""
+    data = folder / "data"
+    if not data.exists():
+        log("make", workload.name)
+        with Cluster.create(bindir, SETTINGS, work_dir=folder) as cluster:
+            create_database(cluster, SCALE if workload.needs_pgbench_tables else 0, timeout_seconds=3600)
+            prepare(cluster, workload)
+            cluster.stop()
+            cluster.data_directory.rename(data)
+    return data
+
+
 def run_load(workload: Workload, bindir: Path | None, folder: Path) -> None:
     """Run one load: record at 4 GB, then count at each size; a line of `truth.jsonl` for each."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = folder / "truth.jsonl"
+    data = prepared(workload, bindir, folder)
     done = {line["gigabytes"] for line in truths_in(folder)}
-    with (
-        Cluster.create(bindir, SETTINGS, work_dir=folder) as kept,
-        Cluster.create(bindir, SETTINGS, work_dir=folder, start=False) as cluster,
-    ):
-        log("make", workload.name)
-        create_database(kept, SCALE if workload.needs_pgbench_tables else 0, timeout_seconds=3600)
-        prepare(kept, workload)
-        kept.stop()
-        carried = PoolContent()
+    carried = PoolContent()
+    with Cluster.create(bindir, SETTINGS, work_dir=folder, start=False) as cluster:
         for size in SIZES_BYTES:
             if size >> 30 in done:
                 continue
-            log("copy for", size >> 30, "GB")
+            log("count at", size >> 30, "GB")
             if cluster.postmaster_pid is not None:
                 cluster.stop()
-            copy_data(kept.data_directory, cluster)
+            copy_data(data, cluster)
             cluster.settings = {**cluster.settings, "shared_buffers": f"{size >> 20}MB"}
             cluster.start()
             truths, content = counted(cluster, workload, size, carried)
@@ -128,7 +135,7 @@ def run_load(workload: Workload, bindir: Path | None, folder: Path) -> None:
                 "settle_seconds": round(truths[0].settle_seconds),
             }
             log(line)
-            with lines.open("a") as out:
+            with (folder / "truth.jsonl").open("a") as out:
                 print(json.dumps(line), file=out)
             if size == OBSERVED_BYTES:
                 carried = content
@@ -145,17 +152,53 @@ def truths_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
 
 
-def summary(folder: Path) -> list[dict[str, Any]]:
+def answers(folder: Path) -> list[dict[str, Any]]:
     """Return what was predicted and counted of each load in the folder."""
     found = []
     for case in sorted(path.parent for path in folder.glob("*/truth.jsonl")):
-        answers = {
-            name: predicted(case / f"{name}.evidence")
-            for name in RECORDINGS
-            if (case / f"{name}.evidence").exists()
-        }
-        found.append({"load": case.name, "truth": truths_in(case), "predicted": answers})
+        recordings = {}
+        for name in RECORDINGS:
+            evidence = case / f"{name}.evidence"
+            if evidence.exists():
+                said = predicted(evidence)
+                overhead = json.loads((evidence / "meta.json").read_text())["overhead"]
+                recordings[name] = {
+                    "verdict": said["verdict"]["level"],
+                    "reasons": [reason["code"] for reason in said["verdict"]["reasons"]],
+                    "seconds": round(said["observed"]["seconds"]),
+                    "observed": round(said["observed"]["miss_ratio"], 5),
+                    "cost": {key: overhead[key] for key in _COSTS if key in overhead},
+                    "points": {
+                        str(point["shared_buffers_bytes"] >> 30): [
+                            round(point[value], 5) for value in ("miss_ratio", "low", "high")
+                        ]
+                        for point in said["points"]
+                    },
+                }
+        found.append({"load": case.name, "truth": truths_in(case), "predicted": recordings})
     return found
+
+
+def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return errors, coverage and widths of all recordings; today's size, which was counted, left out."""
+    figures: dict[str, list[float]] = {}
+    for case in found:
+        truths = {str(line["gigabytes"]): line["miss_ratio"] for line in case["truth"]}
+        for name, said in case["predicted"].items():
+            kind = "look_" if name == "look" else ""
+            for size, (point, low, high) in said["points"].items():
+                if size not in truths or int(size) << 30 == OBSERVED_BYTES:
+                    continue
+                near = 0.5 <= (int(size) << 30) / OBSERVED_BYTES <= 2
+                error = abs(point - sum(truths[size]) / len(truths[size]))
+                inside = float(any(low <= truth <= high for truth in truths[size]))
+                figures.setdefault(f"{kind}all_mean", []).append(error)
+                if near:
+                    figures.setdefault(f"{kind}near_mean", []).append(error)
+                    figures.setdefault(f"{kind}near_width", []).append(high - low)
+                figures.setdefault(f"{kind}inside", []).append(inside)
+    means = {name: round(sum(values) / len(values), 4) for name, values in sorted(figures.items())}
+    return means | {"values": len(figures.get("all_mean", ())), "loads": len(found)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -164,13 +207,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--run", default="", help="names of loads; none: only predict again")
     parser.add_argument("--version", type=int, default=18)
     parser.add_argument("--keep", type=Path, required=True)
+    parser.add_argument("--write", action="store_true", help="commit what was found as gigabytes.json")
     asked = parser.parse_args(arguments)
     servers = {server.major: server.bindir for server in installed_servers()}
     for load in LOADS:
         folder = asked.keep / f"{load.name}-{asked.version}"
         if load.name in asked.run.split(",") and len(truths_in(folder)) < len(SIZES_BYTES):
             run_load(load, servers[asked.version], folder)
-    print(json.dumps({**provenance(), "samples": summary(asked.keep)}, indent=1))
+    found = answers(asked.keep)
+    kept = {**provenance(), "summary": summary(found), "samples": found}
+    if asked.write:
+        (HERE / "gigabytes.json").write_text(json.dumps(kept, indent=1) + "\n")
+    print(json.dumps(kept["summary"]))
 
 
 if __name__ == "__main__":

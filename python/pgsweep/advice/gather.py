@@ -346,8 +346,11 @@ def _contents(evidence: Evidence | JoinedEvidence) -> Contents | None:
     """Return what the last snapshot shows; None where there is none."""
     relations = evidence.table("relations")
     columns = ["snapshot", "spc", "db", "rel", "usage_count"]
-    seen = evidence.table("snapshots", columns)
-    if not len(seen["snapshot"]):
+    # All snapshots of a pool of gigabytes are gigabytes too; each lies in one part.
+    seen = None
+    for part in evidence.parts("snapshots", columns):
+        seen = part if len(part["snapshot"]) else seen
+    if seen is None:
         return None
     last = seen["snapshot"] == seen["snapshot"].max()
     rate = BlockSample.from_meta(evidence.meta.sampling).rate

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -70,6 +70,10 @@ class JoinedEvidence:
         empty = {column: np.zeros(0, dtype=kind) for column, kind in TABLES[name].items() if kind != "str"}
         found = self._tables.get(name, empty)
         return {column: found[column] for column in (TABLES[name] if columns is None else columns)}
+
+    def parts(self, name: str, columns: Sequence[str] | None = None) -> Iterator[Table]:
+        """Yield a table as one part."""
+        yield self.table(name, columns)
 
     def write(self, path: Path) -> None:
         """Write it as evidence, in one piece that `Evidence` reads.

@@ -2,8 +2,9 @@
 
 The recording's own measures (clock passes, snapshots) say how much data there are, and nothing of the load: a
 load that no recording of snapshots can predict has enough of them too. So what was recorded so far is judged
-after half a minute, then at ever longer distances, and before a recording is said to suffice. That takes a
-thread of its own, for on a busy machine it is half a minute in which nothing would be sampled.
+after half a minute, then at ever longer distances, and before a recording is said to suffice; a reason that a
+longer recording does not change ends it when it is found twice. That takes a thread of its own, for on a busy
+machine it is half a minute in which nothing would be sampled.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class Outlook:
         self._due_seconds = now * (_LATER if self.refusal is None else _AGAIN)
         if self.refusal is None:
             return "enough" if decides else reason
-        if self._asked_seconds is None and self.refusal.lasting:
+        # Not at the first look: what is in the way may pass, as VACUUM does.
+        if self._asked_seconds is None and self.refusal.lasting and before is not None and before.lasting:
             return UNPREDICTABLE
         if before is None:
             self._progress.note(f"not enough yet: {self.refusal.why}")

@@ -48,9 +48,9 @@ Rate = Callable[[str, str, str], float | None]
 _READ_AGAIN: Final = frozenset({"accesses", "snapshots"})
 """Tables that are not kept: the pages of a large pool, and each access of a trace, take gigabytes."""
 
-_MOST_ROWS: Final = 1 << 22
-"""Rows of snapshots that are read; a model takes some 120 bytes for each. 80 snapshots of 4 GB have ten times
-as many. What more pages would add is far less than what few clock passes leave open."""
+_MOST_ROWS: Final = 1 << 21
+"""Rows of snapshots that are read; a model takes some 200 bytes for each. 80 snapshots of 4 GB have twenty
+times as many. Half as many rows moved no ratio by more than .001 (benchmarks/large)."""
 
 _NOT_REPORTED: Final = ("host", "pool")
 """Scopes of counters that the recorder reads itself."""
