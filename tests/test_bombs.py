@@ -1,6 +1,7 @@
 """Inputs of some kB that ask for gigabytes, or for minutes: refused in words, in little memory and time.
 
-They are those that fuzzing begins with (tests/fuzz/bombs.py). Each is read in a process of its own.
+They are those that fuzzing begins with (tests/fuzz/bombs.py). Each is read in a process of its own. That is
+forked from one that has the imports: its memory is at least theirs, 160 MB.
 """
 
 from __future__ import annotations
@@ -8,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from pgsweep.regular import open_at_once
 from pgsweep.serve.storage import HistoryError, SqliteStore
 from pgsweep.ui.results import read_result
 from pgsweep.warm.run.journal import Header
+from tests.fix_cli import run_code
 from tests.fuzz.mutate import unpack
 from tests.fuzz.targets import SEEDS
 
@@ -47,8 +47,7 @@ print(int(peak) << 10, time.process_time())
 
 def read(path: Path) -> tuple[str, int, float]:
     """Return what reading an input says, and what the process takes in all: bytes, seconds of a processor."""
-    command = [sys.executable, "-c", _READ, path.parent.name, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_code(_READ, path.parent.name, str(path))
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     *said, numbers = done.stdout.splitlines()
     peak_bytes, seconds = numbers.split()
@@ -94,8 +93,7 @@ CALLS = {
 
 def called(name: str, path: Path) -> str:
     """Return what a reader says of a file, after a look at what the process took in all."""
-    command = [sys.executable, "-c", _CALL.replace("{call}", CALLS[name]), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_code(_CALL.replace("{call}", CALLS[name]), str(path))
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     *said, numbers = done.stdout.splitlines()
     peak_bytes, seconds = numbers.split()
