@@ -108,7 +108,7 @@ def wait_until(
     """Wait until the condition holds.
 
     Args:
-        condition: asked again after 0.02 s.
+        condition: asked again after 0.02 s, or after a longer time where it takes much of a processor itself.
         seconds: how long it is waited for on a quiet machine.
         why: is said, or called to say it, where the condition does not hold in that time.
 
@@ -116,7 +116,9 @@ def wait_until(
         AssertionError: it did not.
     """
     patience = Patience(seconds)
+    begun = time.thread_time()
     while not condition():
         if patience.left() < 0:
             raise AssertionError(f"not in {seconds:.0f} s: {why() if callable(why) else why}")
-        time.sleep(0.02)
+        time.sleep(max(0.02, 3 * (time.thread_time() - begun)))
+        begun = time.thread_time()
