@@ -23,6 +23,7 @@ from pgsweep.sizing.snapshots.load import Load
 from pgsweep.sizing.snapshots.observations import Observations
 from pgsweep.sizing.snapshots.paths import loaded_batch, path_likelihoods
 from pgsweep.sizing.snapshots.rates import (
+    GRID,
     SINGLE,
     STEPS,
     Rates,
@@ -102,12 +103,14 @@ def fit_load(load: Load, *, seed: int = 0) -> Fit:
         subsets = [np.arange(seen.snapshots)]
         fit_group = partial(_fit_paths, seed=seed, searched=frozenset(unknown))
 
-    def fit(chosen: Integers) -> list[GroupFit]:
-        return map_in_threads(fit_group, repeat(seen), groups, repeat(chosen), batches)
-
-    fits = [fit(subset) for subset in subsets]
+    # Group by group: fits to the same batches share what is computed of these.
+    every = [*subsets, *_halves(subsets, seen.snapshots)]
+    jobs = [(seen, group, chosen, batches[group]) for group in groups for chosen in every]
+    found = map_in_threads(fit_group, *zip(*jobs, strict=True))
+    fits = [found[number :: len(every)] for number in range(len(every))]
+    fits, of_halves = fits[: len(subsets)], fits[len(subsets) :]
     rates = _capped(_mean([[one.rates for one in subset] for subset in fits]), load)
-    halves = [[one.rates for one in fit(half)] for half in _halves(subsets, seen.snapshots)]
+    halves = [[one.rates for one in half] for half in of_halves]
     return Fit(
         rates=rates,
         pass_seconds=_pass_seconds(rates, load),
@@ -196,6 +199,9 @@ def _fit_paths(
     Unless the batches were `searched` for, they follow from how pages are first seen, and are known better
     once the rates are.
     """
+    if seen.groups[group].pages <= 0:
+        none = np.zeros((1, len(GRID)))
+        return GroupFit(rates=fit_rates(none, none[:, 0], batch, seen.clock), like=none, pages=none[:, 0])
 
     def fit(batch: Floats) -> GroupFit:
         like, pages = path_likelihoods(seen, group, chosen, batch, np.random.default_rng([seed, group]))
