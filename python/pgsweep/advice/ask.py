@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pgsweep.commands import server_options
-from pgsweep.evidence.kept import Question, answered
+from pgsweep.evidence.kept import Question, Steps, answered
 from pgsweep.records.advice import AdviceResult
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def advise(
         ConnectionFailed: the server cannot be reached.
     """
 
-    def made() -> AdviceResult:
+    def made(_steps: Steps | None = None) -> AdviceResult:
         from pgsweep.advice.gather import advise_from
 
         return advise_from(

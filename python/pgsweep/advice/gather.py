@@ -34,7 +34,7 @@ from pgsweep.advice.situation import Contents, Situation
 from pgsweep.commands import recording
 from pgsweep.errors import ClusterError, MissingAbility, OtherServer, UsageError
 from pgsweep.evidence.joined import JoinedEvidence
-from pgsweep.evidence.kept import Question, answered
+from pgsweep.evidence.kept import Question, Steps, answered
 from pgsweep.evidence.meta import check_trace
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.place import place_of
@@ -282,12 +282,12 @@ def _predicted(
 ) -> PredictResult:
     """Return the prediction at the sizes that are considered; one that is kept is not computed again."""
 
-    def made() -> PredictResult:
+    def made(steps: Steps) -> PredictResult:
         if meta.source == "trace":
-            found = judge(evidence, sizes_bytes=memory.candidates, seed=seed, watch=watch)
+            found = judge(evidence, sizes_bytes=memory.candidates, seed=seed, watch=watch, steps=steps)
             named = None if memory.assumed else asked_bytes
             return forecast(found, memory_bytes=named, seed=seed, watch=watch)
-        found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed, watch=watch)
+        found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed, watch=watch, steps=steps)
         if memory.size_bytes is None:
             return found.record()
         return forecast(
@@ -295,7 +295,7 @@ def _predicted(
         )
 
     if not kept:
-        return made()
+        return made(Steps())
     question = Question(
         command="advise",
         sizes_bytes=memory.sizes_for_bounds,

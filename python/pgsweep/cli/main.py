@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             if argv is None:
                 _leave_what_is_computed(code)
+                gc.freeze()  # at its end Python would look for garbage in all that there is
         except KeyboardInterrupt:
             sys.stderr.write("\ninterrupted\n")
             return INTERRUPTED

@@ -252,12 +252,7 @@ class _Composition:
             return SnapshotDiskReads(inputs, fitted, today)
         from pgsweep.sizing.page_cache.trace_disk_reads import TraceDiskReads
 
-        try:
-            return TraceDiskReads(inputs, pools)
-        except UsageError as error:
-            if inputs.memory_bytes is not None:
-                raise
-            raise NotPredicted(error.message) from error
+        return TraceDiskReads(inputs, pools)
 
     def _today(self, result: PredictResult) -> PredictResult:
         """Return the prediction at today's size alone, with today's memory."""

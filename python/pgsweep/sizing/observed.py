@@ -21,6 +21,7 @@ from pgsweep.errors import EvidenceError
 from pgsweep.evidence.disk_latency import latencies_of
 from pgsweep.evidence.endings import WENT_AWAY, went_away
 from pgsweep.evidence.exported import ExportedTrace
+from pgsweep.evidence.kept import Steps as Steps  # noqa: PLC0414  # models are given them
 from pgsweep.evidence.meta import check_trace, exported_trace
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.processor_times import PACE_BY, copy_of, nanoseconds, pace_of
@@ -294,13 +295,18 @@ def risen(values: Floats) -> Floats:
 class Observation:
     """A recording of either kind, a window over several, or a trace that was changed.
 
+    Args:
+        steps: that were computed of it before, or where to keep them.
+
     Attributes:
         server: that was observed.
         evidence: that it was read from.
+        steps: computed of it.
     """
 
-    def __init__(self, evidence: TraceTables) -> None:
+    def __init__(self, evidence: TraceTables, steps: Steps | None = None) -> None:
         self.evidence = evidence
+        self.steps = steps or Steps()
         self._kept: dict[str, Table] = {}
         self.server = Server.of(evidence.meta)
         self._sample = _smaller_sample(evidence) if isinstance(evidence, Evidence) else None
@@ -369,8 +375,11 @@ def _smaller_sample(evidence: Evidence) -> BlockSample | None:
     return BlockSample.draw(rate, int(sampling.get("block_seed", 0)))
 
 
-def observe(evidence: Path) -> Observation | None:
+def observe(evidence: Path, steps: Steps | None = None) -> Observation | None:
     """Open a recording, or an exported trace with what lies beside it; None for a trace that others recorded.
+
+    Args:
+        steps: as of `Observation`.
 
     Raises:
         EvidenceError: it cannot be read, or does not say how large the pool was.
@@ -379,7 +388,7 @@ def observe(evidence: Path) -> Observation | None:
     if evidence.is_file():
         check_trace(evidence)
         exported = ExportedTrace.open(evidence)
-        return None if exported is None else Observation(exported)
+        return None if exported is None else Observation(exported, steps)
     opened = Evidence.open(evidence)
     if opened.meta.shared_buffers_blocks < _FEWEST_BLOCKS:
         raise EvidenceError(
@@ -387,4 +396,4 @@ def observe(evidence: Path) -> Observation | None:
             cause="the recording was cut before the server had answered",
             hint=f"record again: {on_server('pgsweep record', f'-o {shell_word(str(evidence))}')}",
         )
-    return Observation(opened)
+    return Observation(opened, steps)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pgsweep.errors import EvidenceError, UsageError
-from pgsweep.evidence.kept import Question, answered
+from pgsweep.evidence.kept import Question, Steps, answered
 from pgsweep.records.prediction import PredictResult
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ def predict(
         MissingAbility: there is no such executor here, or its workers die again and again.
     """
 
-    def made() -> PredictResult:
-        return _made(evidence, sizes_bytes, memory_bytes, what_if, executor, seed, watch)
+    def made(steps: Steps) -> PredictResult:
+        return _made(evidence, sizes_bytes, memory_bytes, what_if, executor, seed, watch, steps)
 
     if not kept or executor is not None:
-        return made()
+        return made(Steps())
     question = Question(
         command="predict",
         sizes_bytes=None if sizes_bytes is None else list(sizes_bytes),
@@ -89,8 +89,9 @@ def _made(
     executor: Executor | str | None,
     seed: int,
     watch: Watch | None,
+    steps: Steps,
 ) -> PredictResult:
-    """Predict; the arguments are those of `predict`."""
+    """Predict; the arguments are those of `predict`, and steps that are known."""
     from pgsweep.sizing.forecast import forecast
     from pgsweep.sizing.observed import observe
     from pgsweep.sizing.parallel import check_threads
@@ -100,7 +101,7 @@ def _made(
     asked = parse(what_if)
     sizes = SizesAsked.of(sizes_bytes, asked)
     check_threads()
-    observation = observe(evidence)
+    observation = observe(evidence, steps)
     if memory_bytes is not None and _knows_memory(observation):
         check_memory(asked)
     prediction = _predicted(observation, evidence, sizes, asked, executor, seed, watch)
@@ -132,6 +133,7 @@ def judge(
     sizes_bytes: Sequence[int] | None = None,
     seed: int = 0,
     watch: Watch | None = None,
+    steps: Steps | None = None,
 ) -> Prediction:
     """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
 
@@ -143,7 +145,7 @@ def judge(
 
     sizes = SizesAsked.of(sizes_bytes)
     check_threads()
-    return _predicted(observe(evidence), evidence, sizes, (), None, seed, watch)
+    return _predicted(observe(evidence, steps), evidence, sizes, (), None, seed, watch)
 
 
 def _predicted(

@@ -26,6 +26,7 @@ from pgsweep.records.prediction import (
     RelationCurve,
     RelationReads,
 )
+from pgsweep.sizing.page_cache.both_caches import SimulatedReads
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.parallel import map_in_threads
 from pgsweep.sizing.throughput.timed_reads import timed_reads
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pgsweep.sizing.observed import Observation
-    from pgsweep.sizing.page_cache.both_caches import SimulatedReads
 
 _KERNEL_ERROR: Final = 0.02
 """By how much a simulated hit ratio is off the kernel's at most; in 11 of the 12 settings of
@@ -163,6 +163,8 @@ class SizeReads:
 
     Attributes:
         below, above: by how much the share of misses that wait for the disk may be off besides, to 90%.
+        apart: by how much the closed form differs, and that in a sentence.
+        kept_seconds: for how long the page cache keeps what it has read, by the closed form.
     """
 
     share: Share
@@ -170,6 +172,8 @@ class SizeReads:
     others: list[SimulatedReads]
     below: float = 0.0
     above: float = 0.0
+    apart: tuple[float, str] = (0.0, "")
+    kept_seconds: float = 0.0
 
     def disk_share(
         self, factors: tuple[float, ...], unexplained: float = 0.0, *, fits: bool
@@ -235,6 +239,22 @@ class DiskReads(ABC):
         """Simulate one size; called for several at the same time."""
 
     @abstractmethod
+    def _name(self, size_bytes: int) -> str | None:
+        """Return what `_simulate` depends on beside the share and the evidence; None: it is not kept."""
+
+    def _reads(self, size_bytes: int, share: Share) -> SizeReads:
+        """Return what is simulated at one size, or known of it; called for several at the same time."""
+        name, facts = self._name(size_bytes), self._facts
+        if name is None:
+            return self._simulate(size_bytes, share)
+        kernel = (facts.readahead_bytes, facts.folio_order, facts.mglru, facts.assumed)
+        return self._observation.steps.step(
+            f"reads {self._inputs.seed} {name} {size_bytes} {share} {kernel}",
+            SizeReads,
+            lambda: self._simulate(size_bytes, share),
+        )
+
+    @abstractmethod
     def _group_names(self) -> list[str]:
         """Return the name of each group of pages that is a relation; they come first."""
 
@@ -256,7 +276,7 @@ class DiskReads(ABC):
                     continue
                 shares[size] = self._facts.share_today(size)
         simulated_sizes = map_in_threads(
-            self._simulate,
+            self._reads,
             shares,
             shares.values(),
             most_threads=_MOST_AT_ONCE,
@@ -332,7 +352,7 @@ class DiskReads(ABC):
             if many is None or found[size].best.misses >= _HANDFUL:
                 many = size
             elif point.disk_reads_high > bounded[-1].disk_reads_high:
-                smaller = self._simulate(many, found[size].share)
+                smaller = self._reads(many, found[size].share)
                 bound = self._point(curve[many], smaller, misfit)
                 point = replace(
                     point,
@@ -451,7 +471,7 @@ class DiskReads(ABC):
             share = now.share_today(self._today_bytes)
             today = found.get(self._today_bytes)
             if today is None or self._asked not in (None, now.memory_bytes):
-                today = self._simulate(self._today_bytes, share)
+                today = self._reads(self._today_bytes, share)
             self._simulated_today = today.best
         return self._simulated_today
 

@@ -84,21 +84,22 @@ class Residence:
     def _residences(self) -> tuple[Floats, Floats]:
         """Return numbers of clock passes and how likely a residence has each, shapes (n,), (n, classes)."""
         visits = np.minimum(self._classes.rate * self._pass_seconds, MOST_VISITS)
-        added = accesses_in_a_pass(visits, self._classes.batch)
-        # Column c: at usage_count c just before the accesses of a pass. A load sets it to those of its visit.
-        state = np.zeros((len(visits), _CAP + 1))
-        state[:, 1:] = self._classes.batch
-        ended: list[Floats] = []
+        # Rows, not columns, are of the classes: there are many, and they lie side by side in memory.
+        batch = np.ascontiguousarray(self._classes.batch.T)
+        added = accesses_in_a_pass(visits, batch)
+        # Row c: at usage_count c just before the accesses of a pass. A load sets it to those of its visit.
+        state = np.concatenate([np.zeros_like(batch[:1]), batch])
+        ended = np.empty((_EXACT_PASSES, len(visits)))
         left = before = np.ones(len(visits))
-        for _ in range(_EXACT_PASSES):
+        for number in range(_EXACT_PASSES):
             after = np.zeros_like(state)
             for more in range(_CAP):
-                after[:, more:_CAP] += state[:, : _CAP - more] * added[:, more : more + 1]
-            after[:, _CAP] = state.sum(axis=1) - after[:, :_CAP].sum(axis=1)
-            ended.append(after[:, 0])
+                after[more:_CAP] += state[: _CAP - more] * added[more]
+            after[_CAP] = state.sum(axis=0) - after[:_CAP].sum(axis=0)
+            ended[number] = after[0]
             state = np.zeros_like(after)
-            state[:, :_CAP] = after[:, 1:]
-            before, left = left, state.sum(axis=1)
+            state[:_CAP] = after[1:]
+            before, left = left, state.sum(axis=0)
         # By then the counts of those that are left keep their shares, and in each pass the same part goes.
         stays = np.clip(left / np.maximum(before, 1e-300), 0.0, 1.0)
         edges = np.unique(np.round(np.geomspace(1, _MOST_PASSES, _LATER_PASSES)))
@@ -107,7 +108,7 @@ class Residence:
         passes = np.concatenate(
             [np.arange(1.0, _EXACT_PASSES + 1), _EXACT_PASSES + (edges[1:] + edges[:-1] + 1) / 2]
         )
-        shares = np.concatenate([np.array(ended), there[:-1] - there[1:]])
+        shares = np.concatenate([ended, there[:-1] - there[1:]])
         # What stays for longer than can matter.
         return np.append(passes, _EXACT_PASSES + _MOST_PASSES), np.concatenate([shares, there[-1:]])
 
@@ -151,12 +152,15 @@ def accesses_in_a_pass(visits: Floats, batch: Floats) -> Floats:
 
     Args:
         visits: expected in the clock pass, by class.
-        batch: as in `Classes`.
+        batch: as in `Classes`, but of shape (5, classes).
+
+    Returns:
+        Shape (5, classes).
     """
-    found = np.zeros((len(visits), _CAP))
-    found[:, 0] = np.exp(-visits)
+    found = np.zeros((_CAP, len(visits)))
+    found[0] = np.exp(-visits)
     for number in range(1, _CAP):
         for size in range(1, number + 1):
-            found[:, number] += size * batch[:, size - 1] * found[:, number - size]
-        found[:, number] *= visits / number
+            found[number] += size * batch[size - 1] * found[number - size]
+        found[number] *= visits / number
     return found

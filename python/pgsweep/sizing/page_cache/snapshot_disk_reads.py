@@ -29,7 +29,6 @@ from pgsweep.sizing.throughput.read_times import read_times
 from pgsweep.units import BLOCK_BYTES, Z90, format_bytes, format_hours, format_percent, format_plain
 
 if TYPE_CHECKING:
-    from pgsweep.sizing.page_cache.both_caches import SimulatedReads
     from pgsweep.sizing.page_cache.rate_caches import RateCaches
     from pgsweep.sizing.snapshots.ensemble import LoadCurves
 
@@ -130,6 +129,18 @@ class SnapshotDiskReads(DiskReads):
 
         return RateCaches(self._fitted, self._rules, np.random.default_rng([self._inputs.seed, number]))
 
+    def _name(self, size_bytes: int) -> str | None:
+        # The miss ratio of a size depends on the others that are asked for.
+        changed = self._fitted.change is not None
+        return None if changed else f"{self._fitted.name} {self._miss_ratios.get(size_bytes)}"
+
+    def _reads(self, size_bytes: int, share: Share) -> SizeReads:
+        found = super()._reads(size_bytes, share)
+        with self._lock:
+            self._apart = max(self._apart, found.apart, key=lambda one: abs(one[0]))
+            self._longest_seconds = max(self._longest_seconds, found.kept_seconds)
+        return found
+
     def _simulate(self, size_bytes: int, share: Share) -> SizeReads:
         blocks, facts = max(size_bytes // BLOCK_BYTES, 16), self._facts
         likely = PageCache(
@@ -156,42 +167,33 @@ class SnapshotDiskReads(DiskReads):
         # The closed form knows no writes.
         best, reference, *rest = caches.at(blocks, [likely, replace(plain, written=False), *others])
         rest += self._caches(1).at(blocks, [likely])
-        below, above, closed = self._rate_errors(caches, blocks, size_bytes, share)
-        rest.append(self._end_of_closed_form(best, reference, closed, size_bytes))
-        return SizeReads(share=share, best=best, others=rest, below=below, above=above)
-
-    def _end_of_closed_form(
-        self, best: SimulatedReads, reference: SimulatedReads, closed: float, size_bytes: int
-    ) -> SimulatedReads:
-        """Return the best estimate, off by as much as the closed form is.
-
-        Args:
-            best: what is simulated.
-            reference: the same without writes and readahead, which the closed form does not know.
-            closed: the share of the misses that wait for the disk by the closed form.
-            size_bytes: of shared_buffers.
-        """
+        below, above, closed, kept = self._rate_errors(caches, blocks, size_bytes, share)
         apart = closed - reference.disk_share
+        # The best estimate, off by as much as the closed form is.
+        off = min(max(best.disk_share + apart, 0.0), 1.0)
+        each = best.disk_blocks / best.disk_share if best.disk_share > 0 else 1.0
+        rest.append(replace(best, disk_share=off, disk_blocks=off * each))
         said = (
             f"at {format_bytes(size_bytes)} of shared_buffers {format_percent(reference.disk_share)} of "
             f"the misses come from disk in the simulation, {format_percent(closed)} by the closed form; "
             "the intervals include that difference"
         )
-        with self._lock:
-            self._apart = max(self._apart, (apart, said), key=lambda one: abs(one[0]))
-        share = min(max(best.disk_share + apart, 0.0), 1.0)
-        each = best.disk_blocks / best.disk_share if best.disk_share > 0 else 1.0
-        return replace(best, disk_share=share, disk_blocks=share * each)
+        return SizeReads(
+            share=share,
+            best=best,
+            others=rest,
+            below=below,
+            above=above,
+            apart=(apart, said),
+            kept_seconds=kept if np.isfinite(kept) else 0.0,
+        )
 
     def _rate_errors(
         self, caches: RateCaches, blocks: int, size_bytes: int, share: Share
-    ) -> tuple[float, float, float]:
+    ) -> tuple[float, float, float, float]:
         """Return by how much the share may be off since rates are, below and above; and the closed form."""
         fitted, capacity = self._fitted, share.page_cache_bytes
         closed, kept = caches.closed_form(fitted.best, blocks, capacity)
-        if np.isfinite(kept):
-            with self._lock:
-                self._longest_seconds = max(self._longest_seconds, kept)
         halves = [caches.closed_form(half, blocks, capacity)[0] for half in fitted.halves]
         below = above = 0.0
         if len(halves) == 2:
@@ -212,6 +214,7 @@ class SnapshotDiskReads(DiskReads):
             float(np.hypot(np.hypot(below, deviation), rare * _RARELY_TOO_LARGE)),
             float(np.hypot(np.hypot(above, deviation), rare)),
             closed,
+            kept,
         )
 
     def _group_names(self) -> list[str]:

@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 
 from pgsweep.sizing.page_cache.residence import Classes
 from pgsweep.sizing.snapshots.curve import Curve
-from pgsweep.sizing.snapshots.fit import Fit
+from pgsweep.sizing.snapshots.fit import FEW_DRAWS, Fit
 from pgsweep.sizing.snapshots.interval import Ensemble, short_error
 from pgsweep.sizing.snapshots.load import Flow, Load
-from pgsweep.sizing.snapshots.rates import SINGLE, Rates, resample
+from pgsweep.sizing.snapshots.rates import SINGLE, Rates
 from pgsweep.sizing.what_if.changed_rates import LoadChange
 
 Floats = NDArray[np.float64]
 
 _SETTLED_SECONDS: Final = 120.0
-_REPLICATES: Final = 40
-_DRAWN: Final = 4
 _LEAST_PAGES: Final = 1e-4
 
 
@@ -71,12 +69,16 @@ class LoadCurves:
         fit: of its rates.
         seed: of the pages that are drawn again.
         change: of the load.
+        name: tells the fit from others to the same evidence.
+        whole_fit: with all draws, where `fit` was kept in short.
     """
 
     load: Load
     fit: Fit
     seed: int = 0
     change: LoadChange | None = None
+    name: str = ""
+    whole_fit: Callable[[], Fit] | None = None
 
     @cached_property
     def best(self) -> FittedCurve:
@@ -88,8 +90,13 @@ class LoadCurves:
         """The curves from each half of the recording alone."""
         return [self._fitted(rates, pass_seconds) for rates, pass_seconds in self.fit.halves]
 
-    def ensemble(self, sizes: Sequence[int]) -> Ensemble:
-        """Return the curve at these sizes, and all that it might be as well."""
+    def ensemble(self, sizes: Sequence[int], spread: Floats | None = None) -> Ensemble:
+        """Return the curve at these sizes, and all that it might be as well.
+
+        Args:
+            sizes: of the pool.
+            spread: at these sizes, where it is known.
+        """
 
         def ratios(curve: Curve, pages: list[Floats]) -> Floats:
             return np.minimum(self.miss_ratios(sizes, curve, pages), 1.0)
@@ -100,16 +107,17 @@ class LoadCurves:
             point=point,
             bounds=[ratios(curve, best.pages) - point for curve in self._bounds],
             halves=[ratios(half.curve, half.pages) for half in self.halves],
-            spread=self._spread(lambda pages: ratios(best.curve, pages)),
+            spread=self.spread(sizes) if spread is None else spread,
         )
 
     @cached_property
     def drawn(self) -> tuple[FittedCurve, list[FittedCurve]]:
         """The fit to the first subset of snapshots, and fits to its pages drawn again."""
-        rates, drawn = [own.rates for own in self.fit.subsets[0]], self._replicates[0]
+        first = self.fit.subsets[0]
+        rates = [own.rates for own in first]
         curve = self.best.curve if self.change is None else self._curve(rates)
         centre = FittedCurve(curve=curve, rates=rates, pages=[own.pages for own in rates])
-        return centre, [replace(centre, pages=[pages[k] for pages in drawn]) for k in range(_DRAWN)]
+        return centre, [replace(centre, pages=[own.drawn[k] for own in first]) for k in range(FEW_DRAWS)]
 
     def miss_ratios(
         self, sizes: Sequence[int], curve: Curve | None = None, pages: list[Floats] | None = None
@@ -177,16 +185,6 @@ class LoadCurves:
         """Which groups are of the database."""
         return np.array([bool(group.relations) for group in self.load.groups])
 
-    @cached_property
-    def _replicates(self) -> list[list[Floats]]:
-        """Fits to the pages of each subset drawn again: of each group, shape (replicates, grid)."""
-        random = np.random.default_rng(self.seed)
-        each = max(_REPLICATES // len(self.fit.subsets), _DRAWN)
-        return [
-            [resample(own.like, own.pages, own.rates, each, random) for own in subset]
-            for subset in self.fit.subsets
-        ]
-
     def _fitted(self, rates: list[Rates], pass_seconds: float | None = None) -> FittedCurve:
         curve = self._curve(rates, pass_seconds)
         return FittedCurve(curve=curve, rates=rates, pages=[own.pages for own in rates])
@@ -213,19 +211,25 @@ class LoadCurves:
             bounds += [self._curve(rates, settled_seconds=seconds) for seconds in (0.0, np.inf)]
         return bounds
 
-    def _spread(self, ratios: Callable[[list[Floats]], Floats]) -> Floats:
+    def spread(self, sizes: Sequence[int]) -> Floats:
         """Return curves from pages drawn again, minus the curve of the subset that they were drawn from.
 
         Shape (replicates, sizes). With several subsets their own differences are in it as well, each divided
         as the mean over subsets divides it.
         """
-        subsets = self.fit.subsets
+        subsets = (self.whole_fit() if self.whole_fit else self.fit).subsets
+
+        def ratios(pages: list[Floats]) -> Floats:
+            return np.minimum(self.miss_ratios(sizes, self.best.curve, pages), 1.0)
+
         rows: list[Floats] = []
         centres: list[Floats] = []
-        for subset, drawn in zip(subsets, self._replicates, strict=True):
+        for subset in subsets:
             centre = ratios([own.rates.pages for own in subset])
             centres.append(centre)
-            rows.extend(ratios(list(pages)) - centre for pages in zip(*drawn, strict=True))
+            rows.extend(
+                ratios(list(pages)) - centre for pages in zip(*(own.drawn for own in subset), strict=True)
+            )
         noise = np.array(rows)
         if len(subsets) > 1:
             between = np.array(centres) - np.mean(centres, axis=0)

@@ -9,7 +9,7 @@ seen, the likelihood of whole paths is taken instead (paths.py), which needs no 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Final
@@ -23,6 +23,7 @@ from pgsweep.sizing.snapshots.load import Load
 from pgsweep.sizing.snapshots.observations import Observations
 from pgsweep.sizing.snapshots.paths import loaded_batch, path_likelihoods
 from pgsweep.sizing.snapshots.rates import (
+    GRID,
     SINGLE,
     STEPS,
     Rates,
@@ -30,6 +31,7 @@ from pgsweep.sizing.snapshots.rates import (
     fit_batch,
     fit_rates,
     likelihoods,
+    resample,
 )
 from pgsweep.sizing.verdict import LEAST_SNAPSHOTS
 
@@ -41,6 +43,10 @@ _PASSES_APART: Final = 7.0
 
 _FEWEST_SNAPSHOTS: Final = 10
 _MOST_SNAPSHOTS: Final = 1000
+_REPLICATES: Final = 40
+FEW_DRAWS: Final = 4
+"""Of a subset, at least; as many show how the page cache depends on which pages were seen."""
+
 _SAME_BATCH: Final = 0.01
 _ROUGH_STEPS: Final = 60
 
@@ -52,6 +58,14 @@ class GroupFit:
     rates: Rates
     like: Floats
     pages: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resampled:
+    """Rates of a group, and its pages fitted to pages that were drawn again, shape (draws, grid)."""
+
+    rates: Rates
+    drawn: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +83,18 @@ class Fit:
 
     rates: list[Rates]
     pass_seconds: float
-    subsets: list[list[GroupFit]]
+    subsets: list[list[Resampled]]
     halves: list[tuple[list[Rates], float]]
     by_paths: bool
 
     def is_one_look(self, seconds: float) -> bool:
         """Return whether less than a clock pass was observed: all snapshots show the same residences."""
         return self.by_paths and 0 < self.passes(seconds) < PASSES_OF_PATHS[1]
+
+    def in_short(self) -> Fit:
+        """Return it with a few draws of the first subset: all but the spread of a curve follows from them."""
+        first = [replace(own, drawn=own.drawn[:FEW_DRAWS]) for own in self.subsets[0]]
+        return replace(self, subsets=[first])
 
     def passes(self, seconds: float) -> float:
         """Return how many clock passes were observed."""
@@ -102,16 +121,27 @@ def fit_load(load: Load, *, seed: int = 0) -> Fit:
         subsets = [np.arange(seen.snapshots)]
         fit_group = partial(_fit_paths, seed=seed, searched=frozenset(unknown))
 
-    def fit(chosen: Integers) -> list[GroupFit]:
-        return map_in_threads(fit_group, repeat(seen), groups, repeat(chosen), batches)
-
-    fits = [fit(subset) for subset in subsets]
+    # Group by group: fits to the same batches share what is computed of these.
+    every = [*subsets, *_halves(subsets, seen.snapshots)]
+    jobs = [(seen, group, chosen, batches[group]) for group in groups for chosen in every]
+    found = map_in_threads(fit_group, *zip(*jobs, strict=True))
+    fits = [found[number :: len(every)] for number in range(len(every))]
+    fits, of_halves = fits[: len(subsets)], fits[len(subsets) :]
     rates = _capped(_mean([[one.rates for one in subset] for subset in fits]), load)
-    halves = [[one.rates for one in fit(half)] for half in _halves(subsets, seen.snapshots)]
+    halves = [[one.rates for one in half] for half in of_halves]
+    random = np.random.default_rng(seed)
+    draws = max(_REPLICATES // len(fits), FEW_DRAWS)
+    resampled = [
+        [
+            Resampled(rates=own.rates, drawn=resample(own.like, own.pages, own.rates, draws, random))
+            for own in subset
+        ]
+        for subset in fits
+    ]
     return Fit(
         rates=rates,
         pass_seconds=_pass_seconds(rates, load),
-        subsets=fits,
+        subsets=resampled,
         halves=[(half, _pass_seconds(half, load)) for half in halves],
         by_paths=by_paths,
     )
@@ -196,6 +226,9 @@ def _fit_paths(
     Unless the batches were `searched` for, they follow from how pages are first seen, and are known better
     once the rates are.
     """
+    if seen.groups[group].pages <= 0:
+        none = np.zeros((1, len(GRID)))
+        return GroupFit(rates=fit_rates(none, none[:, 0], batch, seen.clock), like=none, pages=none[:, 0])
 
     def fit(batch: Floats) -> GroupFit:
         like, pages = path_likelihoods(seen, group, chosen, batch, np.random.default_rng([seed, group]))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgsweep.records import reasons
 from pgsweep.records.prediction import Observed
@@ -22,7 +23,7 @@ from pgsweep.sizing.ring_limits import sizes_with_ring_limits, snapshot_ring_lim
 from pgsweep.sizing.rules import check_server
 from pgsweep.sizing.snapshots.doubts import curve_doubts, together_doubts, unexplained_misses
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
-from pgsweep.sizing.snapshots.fit import fit_load
+from pgsweep.sizing.snapshots.fit import Fit, fit_load
 from pgsweep.sizing.snapshots.interval import ErrorSources, interval
 from pgsweep.sizing.snapshots.load import observed_load
 from pgsweep.sizing.snapshots.one_look import look_bounds, one_look
@@ -36,6 +37,8 @@ from pgsweep.sizing.verdict import KEPT_ROOM, REFUSED, Doubt, judged
 from pgsweep.sizing.what_if.assumptions import rough_at_best
 from pgsweep.sizing.what_if.changed_rates import load_change, relation_changes
 from pgsweep.sizing.what_if.grammar import Asked
+
+Floats = NDArray[np.float64]
 
 
 def snapshot_model(observation: Observation, asked: Sequence[Asked] = (), *, seed: int = 0) -> Model:
@@ -64,8 +67,11 @@ def snapshot_model(observation: Observation, asked: Sequence[Asked] = (), *, see
     if contents is not None:
         return NothingEvicted(recording=recording, contents=contents)
     load = observed_load(used, relations, totals, server, server.rules, apart=apart)
-    fit = fit_load(load, seed=seed)
-    return SnapshotModel(curves=LoadCurves(load=load, fit=fit, seed=seed), recording=recording)
+    whole_fit = cache(partial(fit_load, load, seed=seed))
+    name = f"{seed} {sorted(apart)}"
+    fit = observation.steps.step(f"fit {name}", Fit, lambda: whole_fit().in_short())
+    curves = LoadCurves(load=load, fit=fit, seed=seed, name=name, whole_fit=whole_fit)
+    return SnapshotModel(curves=curves, recording=recording)
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,7 @@ class SnapshotModel:
         # Half and twice today's size are computed in any case, for what they show about the load.
         looked_at = (*sizes, max(pool // 2, 1), 2 * pool)
         together = bounds_of(self.curves, looked_at, self._together)
-        ensemble = self.curves.ensemble(looked_at)
+        ensemble = self.curves.ensemble(looked_at, self._spread(looked_at))
         ensemble = replace(ensemble, bounds=[*ensemble.bounds, together.below, together.above])
         point, low, high = interval(ensemble, np.asarray(looked_at) / pool, self._error_sources)
         if self.curves.fit.is_one_look(self.curves.load.totals.seconds):
@@ -181,6 +187,18 @@ class SnapshotModel:
             too_small_blocks=tuple(size for size in sizes if size < kept_blocks * KEPT_ROOM),
             accesses_per_second=self.curves.accesses_per_second,
         )
+
+    def _spread(self, sizes: tuple[int, ...]) -> Floats | None:
+        """Return the spread of the curve of the load as it is, of which each size may be known already."""
+        if self.recording is None or self.unchanged is not None:
+            return None
+
+        def made(_: list[int]) -> dict[int, Floats]:
+            return dict(zip(sizes, self.curves.spread(sizes).T, strict=True))
+
+        steps = self.recording.observation.steps
+        known = steps.steps(f"spread {self.curves.name}", np.ndarray, sizes, made)
+        return np.stack([known[size] for size in sizes], axis=1)
 
     @cached_property
     def _together(self) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,15 @@ class Observations:
         """Take all pages for old ones where nothing else is said."""
         if not len(self.created):
             object.__setattr__(self, "created", np.zeros(len(self.page_group), dtype=bool))
+
+    @cached_property
+    def appeared(self) -> NDArray[np.int64]:
+        """Observations of pages that were not in the snapshot before, sorted by page and snapshot."""
+        order = np.lexsort((self.snapshot, self.page))
+        page, snapshot = self.page[order], self.snapshot[order]
+        new = np.ones(len(page), dtype=bool)
+        new[1:] = (page[1:] != page[:-1]) | (snapshot[1:] != snapshot[:-1] + 1)
+        return order[new]
 
     def classes(
         self, group: int, chosen: Sequence[int] | NDArray[np.int64]

@@ -232,18 +232,12 @@ def _first_seen(seen: Observations, group: int) -> tuple[Integers, Floats, float
     hands = seen.hand_buffers
     gaps = np.diff(hands)
     near = gaps < _NEAR * seen.pool_buffers
-    members = seen.page_group[seen.page] == group
-    page, snapshot = seen.page[members], seen.snapshot[members]
-    order = np.lexsort((snapshot, page))
-    page, snapshot = page[order], snapshot[order]
-    count, buffer = seen.usage_count[members][order], seen.buffer[members][order]
-    new = np.ones(len(page), dtype=bool)
-    new[1:] = (page[1:] != page[:-1]) | (snapshot[1:] != snapshot[:-1] + 1)
-    new &= (snapshot > 0) & ~seen.created[page]
-    new[new] = near[snapshot[new] - 1]
-    age = (hands[snapshot[new]] - buffer[new]) % seen.pool_buffers / seen.pool_buffers
+    new = seen.appeared[seen.page_group[seen.page[seen.appeared]] == group]
+    new = new[(seen.snapshot[new] > 0) & ~seen.created[seen.page[new]]]
+    new = new[near[seen.snapshot[new] - 1]]
+    age = (hands[seen.snapshot[new]] - seen.buffer[new]) % seen.pool_buffers / seen.pool_buffers
     half_passes = float(gaps[near].mean()) / seen.pool_buffers / 2 if near.any() else 0.0
-    return count[new], age, half_passes
+    return seen.usage_count[new], age, half_passes
 
 
 def _paths(
@@ -257,12 +251,14 @@ def _paths(
     members = np.flatnonzero(seen.page_group == group)
     column = np.full(seen.snapshots, -1)
     column[chosen] = np.arange(len(chosen))
-    row = np.full(len(seen.page_group), -1)
+    row = np.full(len(seen.page_group), -1, dtype=np.int32)
     row[members] = np.arange(len(members))
-    take = (column[seen.snapshot] >= 0) & (row[seen.page] >= 0)
-    place = (row[seen.page[take]], column[seen.snapshot[take]])
-    counts = np.full((len(members), len(chosen)), -1)
-    buffers = np.zeros_like(counts)
+    rows = row[seen.page]
+    take = np.flatnonzero((rows >= 0) & (column >= 0)[seen.snapshot])
+    place = (rows[take], column[seen.snapshot[take]])
+    # Small numbers: most of the time here is that of memory.
+    counts = np.full((len(members), len(chosen)), -1, dtype=np.int16)
+    buffers = np.zeros(counts.shape, dtype=np.int32)
     counts[place], buffers[place] = seen.usage_count[take], seen.buffer[take]
     found = np.flatnonzero((counts >= 0).any(axis=1))
     weight = 1.0

@@ -21,7 +21,7 @@ from pgsweep.sizing.traces.warm_start import WarmPools
 from pgsweep.sizing.verdict import RELIABLE, ROUGH, Doubt, judged
 
 if TYPE_CHECKING:
-    from pgsweep.sizing.observed import Server
+    from pgsweep.sizing.observed import Server, Steps
 
 _SMALLEST_BLOCKS = 16
 
@@ -34,6 +34,7 @@ class TraceCurve:
         server: that it was recorded on.
         plan: how it is replayed.
         as_recorded: what the server itself missed is known; of a changed trace nobody knows it.
+        steps: that are known of the recording.
 
     Attributes:
         replay, pools: of the trace.
@@ -44,13 +45,20 @@ class TraceCurve:
     """
 
     def __init__(
-        self, trace: Trace, server: Server, plan: ReplayPlan | None = None, *, as_recorded: bool = True
+        self,
+        trace: Trace,
+        server: Server,
+        plan: ReplayPlan | None = None,
+        *,
+        as_recorded: bool = True,
+        steps: Steps | None = None,
     ) -> None:
         if not trace.counted.any():
             raise ValueError("the trace holds no access of the database")
         self._server = server
         self._plan = plan or ReplayPlan()
         self._as_recorded = as_recorded
+        self._steps = steps
         rules = server.rules
         visits = count_visits(trace)
         self.short = short_trace(trace, visits, server) if as_recorded else None
@@ -130,7 +138,14 @@ class TraceCurve:
             beyond = [s for s in sizes if s != self._server.pool_blocks and self.short.answers(s)]
             found = {size: self.short.at(size, measured, noise) for size in beyond}
         left = [size for size in sizes if size not in found]
-        found |= replay_sizes_of(self.replay, self.pools, self._server, left, self._plan)
+
+        def replayed(sizes: list[int]) -> dict[int, Replayed]:
+            return replay_sizes_of(self.replay, self.pools, self._server, sizes, self._plan)
+
+        if self._steps is None:
+            found |= replayed(left)
+        else:
+            found |= self._steps.steps(f"replayed {self._plan.seed}", Replayed, left, replayed)
         return found | {size: found[most] for size in sizes_blocks if size > most}
 
 

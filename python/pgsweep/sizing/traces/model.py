@@ -36,7 +36,7 @@ class TraceModel:
         if not trace.counted.any():
             raise observation.nothing_seen()
         self._observation = observation
-        self._curve = TraceCurve(trace, server, plan)
+        self._curve = TraceCurve(trace, server, plan, steps=observation.steps)
         self.trace = self._curve.replay.trace
         self._scans = trace_ring_limits(self.trace)
 
