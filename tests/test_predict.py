@@ -78,6 +78,7 @@ def test_counters_not_listed_keep_their_value() -> None:
         (1.0, "relation", "16384", "blks_read", 30.0),
         (2.0, "database", "bench", "blks_hit", 160.0),
         (2.0, "database", "bench", "blks_read", 80.0),
+        (2.0, "relation", "16384", "blks_hit", 10.0),
     ]
     seconds, scope, key, name, value = (np.array(c) for c in zip(*rows, strict=True))
     relations = {

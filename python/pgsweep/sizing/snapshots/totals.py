@@ -95,11 +95,13 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     seconds, sampled, series = _series(counters)
     last = int(sampled.max(initial=0)) if len(sampled) else len(seconds) - 1
     span = float(seconds[-1] - seconds[0]) if len(seconds) > 1 else 0.0
-    # While it is recorded, and where it was cut, relations were counted until an earlier time.
-    counted_seconds = float(seconds[last] - seconds[0]) if len(seconds) else 0.0
     none = np.zeros(max(len(seconds), 1))
     hits, reads = (series.get(("database", database, name), none) for name in ("blks_hit", "blks_read"))
     total = {"blks_hit": gained(hits[: last + 1]), "blks_read": gained(reads[: last + 1])}
+    # While it is recorded, and where it was cut, relations were counted until an earlier time: what the
+    # database did later is taken to be of the same relations.
+    known = sum(total.values())
+    later = (gained(hits) + gained(reads)) / known if known > 0 else 1.0
     _remove_inherited(series, database, len(seconds))
     gains = {key[1:]: gained(values) for key, values in series.items() if key[0] == "relation"}
     oids = [str(int(oid)) for oid in relations["oid"]]
@@ -107,7 +109,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
 
     def rates(name: str) -> Floats:
         gained_by = np.array([gains.get((oid, name), 0.0) for oid in oids])
-        return gained_by * shares / counted_seconds if counted_seconds > 0 else np.zeros(len(oids))
+        return gained_by * shares * later / span if span > 0 else np.zeros(len(oids))
 
     misses, is_table = rates("blks_read"), np.isin(relations["kind"], ["r", "m", "t"])
     # The counter of an index is that of index scans, and they have no ring.
@@ -134,6 +136,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     # dropped a table may not be counted yet, and that it made it is, with what it accessed.
     changes = ("tup_inserted", "tup_deleted")
     changed = sum(value for (oid, name), value in gains.items() if name in changes and oid in pg_class)
+    counted_seconds = float(seconds[last] - seconds[0]) if len(seconds) else 0.0
     allocations = series.get(("bgwriter", "", "buffers_alloc"))
     # Where the table of relations is lost, those that it does not list are not temporary.
     unlisted_hits = tallies[1].temporary - tallies[0].temporary if oids else 0.0
