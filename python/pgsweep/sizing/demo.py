@@ -83,7 +83,8 @@ LARGE_PLAN = DemoPlan(
     sizes_bytes=tuple(size * _MIB for size in (1024, 1536, 2048, 3072, 4096)),
     snapshots_seconds=60.0,
     trace_seconds=60.0,
-    patience=Patience(settle_limit_seconds=300.0),
+    # After one turnover the usage counts are still those of the filling; after a few, those of the load.
+    patience=Patience(turnovers=4.0, settle_limit_seconds=300.0),
     recorded_per_second=20.0,
 )
 
