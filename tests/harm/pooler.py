@@ -290,6 +290,12 @@ class Pooler:
             await self._give_back(client)
 
 
+async def _turns() -> None:
+    """Let the loop do what it has put off: accept a connection, begin to serve it, close it."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 @contextlib.contextmanager
 def pooling(behaviour: Behaviour, folder: Path, server_socket: Path, database: str) -> Iterator[None]:
     """Have a pooler listen in a folder, in a thread of its own."""
@@ -302,10 +308,13 @@ def pooling(behaviour: Behaviour, folder: Path, server_socket: Path, database: s
     def work() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             loop.run_until_complete(task)
+        # A task that is cancelled before it has begun closes nothing: of a client that has just come.
+        loop.run_until_complete(_turns())
         for left in asyncio.all_tasks(loop):
             left.cancel()
             with contextlib.suppress(asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
                 loop.run_until_complete(left)
+        loop.run_until_complete(_turns())
         loop.close()
 
     thread = threading.Thread(target=work, daemon=True)
