@@ -134,16 +134,16 @@ class Pooler:
             first: its first message, if it has been welcomed.
         """
         reader, writer = await self._opened()
-        if first:
-            while (await _read(reader))[0] != READY:
-                pass
-            writer.write(first)
-        passing = asyncio.create_task(_pass_on(reader, client.writer))
-        try:
-            await _pass_on(client.reader, writer)
-        finally:
-            passing.cancel()
-            writer.close()
+        with contextlib.closing(writer):
+            if first:
+                while (await _read(reader))[0] != READY:
+                    pass
+                writer.write(first)
+            passing = asyncio.create_task(_pass_on(reader, client.writer))
+            try:
+                await _pass_on(client.reader, writer)
+            finally:
+                passing.cancel()
 
     async def _until_ready(self) -> None:
         kind = b""
@@ -174,10 +174,12 @@ class Pooler:
             pass
         finally:
             self._clients.discard(client)
-            # At the end of the pooler its session may be closed already.
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                await self._leave(client)
-            writer.close()
+            try:
+                # At the end of the pooler its session may be closed already, and this task is cancelled.
+                with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                    await self._leave(client)
+            finally:
+                writer.close()
 
     async def _welcome(self, client: _Client) -> bool:
         """Read what a client begins with; return whether it stays."""
