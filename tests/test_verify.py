@@ -263,7 +263,7 @@ def test_the_pool_is_looked_at_before_it_is_recorded() -> None:
         assert share >= 0.98
         assert not any("recorded as it is" in one for one in busy.notes)
         cluster.restart({"shared_buffers": "512MB"})
-        with pgbench(cluster, *point_reads(10, 3)):
+        with pgbench(cluster, *point_reads(30, 3)):
             slow = Notes()
             share = wait_until_full(cluster.conninfo(), progress=slow, stop=stop)
         assert share is not None and share < 0.5
