@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -413,3 +414,21 @@ def test_only_where_a_privilege_is_missing_another_role_is_proposed(wheel18: Clu
     assert asks == {"is_shut"}
     assert "CONNECTION LIMIT" in (found["is_full"].enable or "")
     assert found["is_invalid"].enable == "drop it again: DROP DATABASE"
+
+
+def test_a_place_that_is_about_to_be_free_is_waited_for(server: Cluster) -> None:
+    """The process of a session that was closed takes it until it has ended: later on a busy machine."""
+    with psycopg.connect(server.conninfo(), autocommit=True) as owner:
+        owner.execute("CREATE ROLE one_place LOGIN CONNECTION LIMIT 1")
+        try:
+            mine = make_conninfo(server.conninfo(), user="one_place")
+            before = psycopg.connect(mine)
+            ending = threading.Timer(0.3, before.close)
+            ending.start()
+            with connect(mine) as session:
+                assert session.execute("SELECT 1").fetchone() == (1,)
+            ending.join()
+            with psycopg.connect(mine), pytest.raises(ConnectionFailed, match="too many connections"):
+                connect(mine)
+        finally:
+            owner.execute("DROP ROLE one_place")
