@@ -275,11 +275,6 @@ def _opened(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Sessi
     return connection
 
 
-_NO_PLACE: Final = r"too many (connections for|clients already)"
-_ENDING_SECONDS: Final = 1.0
-"""A session that was just closed, by the last command too, takes its place until its process has ended."""
-
-
 def _opened_at(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Session:
     unanswered.require_answered(parameters)
     asked, parameters = parameters, dict(parameters)
@@ -296,13 +291,16 @@ def _opened_at(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Se
     whole = make_conninfo("", **parameters)
 
     def attempt() -> Session:
-        until = time.monotonic() + _ENDING_SECONDS
+        # A session that was just closed, by the last command too, has its place until its process has ended.
+        until = time.monotonic() + 1.0
         while True:
             try:
                 with decoded():
                     return Session.connect(whole, autocommit=True, cursor_factory=CheckedCursor)
             except psycopg.OperationalError as error:
-                if time.monotonic() > until or not re.search(_NO_PLACE, str(error)):
+                if time.monotonic() > until or not re.search(
+                    "too many (connections for|clients already)", str(error)
+                ):
                     raise
                 time.sleep(0.05)
 
