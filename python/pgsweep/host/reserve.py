@@ -497,10 +497,9 @@ def _unwritable(path: Path, error: OSError) -> MissingAbility:
 
 def _refused(pool: Pool, target: int, error: OSError) -> MissingAbility:
     inside = os.geteuid() == 0
-    as_root = sudo(here=not inside)
-    line = f"echo {target} | {as_root}tee {pool_file(pool.size_bytes)}"
+    line = f"echo {target} | sudo tee {pool_file(pool.size_bytes)}"
     if pool.is_default:
-        line = f"{as_root}sysctl -w vm.nr_hugepages={target}"
+        line = f"sudo sysctl -w vm.nr_hugepages={target}"
     return NeedsRoot(
         "this user may not set huge pages aside" if not inside else "the kernel's settings are closed here",
         cause=error.strerror if not inside else f"{error.strerror}: a container without that privilege?",

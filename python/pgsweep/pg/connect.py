@@ -63,6 +63,8 @@ class Session(CheckedConnection):
                 if self.info.transaction_status != pq.TransactionStatus.IDLE:
                     self.rollback()
                 set_for_session(self, **before)
+        if not self.closed:
+            open_sessions.note_closed()
         super().close()
 
 
@@ -291,16 +293,12 @@ def _opened_at(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Se
     whole = make_conninfo("", **parameters)
 
     def attempt() -> Session:
-        # A session that was just closed, by the last command too, has its place until its process has ended.
-        until = time.monotonic() + 1.0
         while True:
             try:
                 with decoded():
                     return Session.connect(whole, autocommit=True, cursor_factory=CheckedCursor)
             except psycopg.OperationalError as error:
-                if time.monotonic() > until or not re.search(
-                    "too many (connections for|clients already)", str(error)
-                ):
+                if not (open_sessions.one_is_ending() and re.search("too many connections for", str(error))):
                     raise
                 time.sleep(0.05)
 

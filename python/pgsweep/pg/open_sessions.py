@@ -1,4 +1,4 @@
-"""The sessions of this process, so that none leaves a statement in a server when the process ends.
+"""The sessions of this process, so that none leaves a statement in a server, or is in the way of the next.
 
 A server that executes a statement does not notice that its client has gone until the statement is done.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 import weakref
 from contextlib import suppress
 from typing import Any, Final
@@ -22,11 +23,27 @@ _LOCK: Final = threading.Lock()
 _PATIENCE_SECONDS: Final = 2.0
 """How long at most is waited until the servers have taken the requests to cancel."""
 
+_ENDING_SECONDS: Final = 1.0
+"""A session that was closed counts for the limits of its role and database until its backend has exited."""
+
+_last_closed = float("-inf")
+
 
 def note(session: psycopg.Connection[Any]) -> None:
     """Have `end_sessions` end a session."""
     with _LOCK:
         _OPEN.add(session)
+
+
+def note_closed() -> None:
+    """Remember that a session of this process was closed just now."""
+    global _last_closed  # noqa: PLW0603 (as the set: of this process)
+    _last_closed = time.monotonic()
+
+
+def one_is_ending() -> bool:
+    """Return whether a session of this process was closed so lately that its backend may not have exited."""
+    return time.monotonic() - _last_closed < _ENDING_SECONDS
 
 
 def end_sessions() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.trace import record_trace
-from pgsweep.host.machine import describe_machine
+from pgsweep.host.machine import describe_machine, memory_bytes
 from pgsweep.pg.bindir import find_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import NullListener, Progress
@@ -29,7 +29,7 @@ from pgsweep.sizing.accuracy import Accuracy, interval_of
 from pgsweep.sizing.predict import predict
 from pgsweep.testbed.filling import PoolContent
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database, prepare
-from pgsweep.testbed.replay_server import check_size
+from pgsweep.testbed.replay_server import can_try
 from pgsweep.testbed.truth import Patience, SettledWorkload, Truth, measure
 from pgsweep.testbed.workloads import LARGE, MIX, WORKLOADS, Workload
 from pgsweep.units import format_bytes, format_count, format_minutes
@@ -149,7 +149,6 @@ def run_demo(
     started = time.monotonic()
     binaries = find_server(bindir)
     _check_room(work_dir, chosen)
-    check_size(max(chosen.sizes_bytes))
     steps = _Steps(progress or NullListener(), _expected_seconds(chosen))
     notes: list[str] = []
     settings = {
@@ -347,11 +346,18 @@ def _expected_seconds(plan: DemoPlan) -> list[float]:
 
 
 def _check_room(work_dir: Path | None, plan: DemoPlan) -> None:
-    """Refuse to begin what would fill the disk.
+    """Refuse to begin what would fill the disk or the memory.
 
     Raises:
         ClusterError: too little room.
     """
+    largest = max(plan.sizes_bytes)
+    if not can_try(largest):
+        raise ClusterError(
+            f"the demo needs a server with {format_bytes(largest)} of shared_buffers",
+            cause=f"this machine has {format_bytes(memory_bytes())} of memory",
+            hint="pgsweep demo" if largest > max(DEFAULT_PLAN.sizes_bytes) else None,
+        )
     place = work_dir or Path(tempfile.gettempdir())
     while not place.exists():
         place = place.parent

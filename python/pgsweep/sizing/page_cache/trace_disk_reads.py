@@ -26,7 +26,6 @@ class TraceDiskReads(DiskReads):
     Args:
         inputs: what else is known.
         pools: of the trace.
-
     """
 
     def __init__(self, inputs: Inputs, pools: WarmPools) -> None:
