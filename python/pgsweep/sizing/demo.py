@@ -44,7 +44,6 @@ _CREATE_SECONDS_PER_SCALE = 0.2
 _SETTLE_SECONDS = 12.0
 _PREDICT_SECONDS = 10.0
 _MEASURE_SECONDS = 14.0
-_MEASURE_SECONDS_PER_MIB = 0.07
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,7 @@ class DemoPlan:
         trace_seconds: length of the recording by trace.
         patience: when a pool counts as settled.
         recorded_per_second: transactions begun per second while recording; None for as many as possible.
+        measure_seconds_per_mib: how much longer it takes to count at a larger size, for the time left.
     """
 
     workloads: tuple[Workload, ...] = (MIX,)
@@ -70,6 +70,7 @@ class DemoPlan:
     trace_seconds: float = 15.0
     patience: Patience = field(default_factory=Patience)
     recorded_per_second: float | None = None
+    measure_seconds_per_mib: float = 0.07
 
 
 DEFAULT_PLAN = DemoPlan()
@@ -86,6 +87,7 @@ LARGE_PLAN = DemoPlan(
     # After one turnover the usage counts are still those of the filling; after a few, those of the load.
     patience=Patience(turnovers=4.0, settle_limit_seconds=300.0),
     recorded_per_second=20.0,
+    measure_seconds_per_mib=0.012,
 )
 
 
@@ -339,7 +341,7 @@ def _interval(result: PredictResult | None, size_bytes: int) -> Interval | None:
 
 def _expected_seconds(plan: DemoPlan) -> list[float]:
     expected = [3 + plan.scale * _CREATE_SECONDS_PER_SCALE]
-    measures = [_MEASURE_SECONDS + size / _MIB * _MEASURE_SECONDS_PER_MIB for size in plan.sizes_bytes]
+    measures = [_MEASURE_SECONDS + size / _MIB * plan.measure_seconds_per_mib for size in plan.sizes_bytes]
     for _ in plan.workloads:
         expected += [_SETTLE_SECONDS, plan.snapshots_seconds, plan.trace_seconds, _PREDICT_SECONDS, *measures]
     return expected
