@@ -175,6 +175,17 @@ def test_a_plain_simulated_case_is_predicted_well() -> None:
         assert outcome.worst < 0.02
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "sizes"), [(2832, (0.125, 0.25, 0.5, 1.0)), (3482, (0.5, 1.0, 2.0, 4.0))])
+def test_pages_that_come_in_order_bound_what_they_can_miss(seed: int, sizes: tuple[float, ...]) -> None:
+    """A loop and a queue: refused as a whole before, though smaller pools miss what today's pool misses."""
+    for outcome in evaluate_simulated(seed):
+        assert outcome.level == "rough", outcome.reasons
+        shown = {point.factor: point for point in outcome.points if point.shown}
+        assert set(sizes) <= shown.keys()
+        assert all(point.low - 0.0005 <= point.truth <= point.high + 0.0005 for point in shown.values())
+
+
 def test_a_benchmark_gets_its_options(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/run.py", "calibration", "--", "--reevaluate", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ from pgsweep.sizing.snapshots.doubts import (
     together_doubts,
     width_doubts,
 )
-from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, corrected, interval
+from pgsweep.sizing.snapshots.interval import Ensemble, ErrorSources, bounded_by_today, corrected, interval
 from pgsweep.sizing.snapshots.load import Flow
 from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
 from pgsweep.sizing.snapshots.scan_counts import measured_scans
@@ -89,7 +89,7 @@ def test_snapshots_do_not_tell_sizes_that_are_swept_within_milliseconds(tmp_path
 @pytest.mark.parametrize(
     ("law", "pages", "level", "words"),
     [
-        ("loop", 1500, "refused", "came in the order of their blocks"),
+        ("loop", 1500, "refused", "are visited one after the other"),
         ("moving", 6000, "refused", "the load moves"),
     ],
 )
@@ -272,6 +272,13 @@ def test_half_a_recording_tells_what_a_whole_one_lacks() -> None:
         _, low, high = interval(ensemble, relative, sources)
         widths.append(high - low)
     assert (widths[1] > widths[0])[[0, 2, 3]].all()
+
+
+def test_a_larger_pool_misses_no_more_than_todays_unless_the_curve_rises() -> None:
+    relative, point = np.array([0.5, 1.0, 2.0, 4.0]), np.array([0.3, 0.2, 0.1, 0.25])
+    low, high = np.array([0.1, 0.19, 0.0, 0.2]), np.array([0.4, 0.21, 0.3, 0.3])
+    bounds = bounded_by_today(relative, point, low, high)
+    assert np.array(bounds).tolist() == [[0.19, 0.19, 0.0, 0.2], [0.4, 0.21, 0.21, 0.25]]
 
 
 def test_what_dropped_relations_missed_or_hit_may_be_otherwise_at_another_size() -> None:

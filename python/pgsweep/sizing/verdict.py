@@ -76,7 +76,11 @@ SHIFT: Final = Threshold(
     "accesses that fall on another relation in the second half, of all accesses", 0.25, None, "assumed"
 )
 IN_ORDER: Final = Threshold(
-    "misses on pages that come in the order of their blocks, of all misses", 0.05, 0.2, _CALIBRATED
+    "misses on pages that come in the order of their blocks, of all misses, but for relations whose pages "
+    "are known to stay or go together",
+    0.05,
+    0.2,
+    _CALIBRATED,
 )
 TOGETHER: Final = Threshold(
     "what relations whose neighbouring pages rise and fall together may miss more or less, in miss ratio; "

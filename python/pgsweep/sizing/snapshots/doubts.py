@@ -67,7 +67,8 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
         curves: of the load, without a change.
         found: the curve at the sizes asked for.
         ensemble: at these sizes, and at half and twice today's.
-        ordered: share of the misses on pages that come in the order of their blocks.
+        ordered: share of the misses on pages that come in the order of their blocks, those of relations
+            left out whose pages are known to stay or go together.
     """
     load, fit, totals = curves.load, curves.fit, curves.load.totals
     pool, resident = load.pool.blocks, load.seen.resident()

@@ -163,3 +163,21 @@ def interval(
     above = np.hypot(above, np.minimum(sources.late * point * np.minimum(down / 2, 1.0), 1 - point))
     centre = corrected(point, halves, relative_size)
     return centre, np.clip(centre - below, 0, 1), np.clip(centre + above, 0, 1)
+
+
+def bounded_by_today(
+    relative_size: Floats, point: Floats, low: Floats, high: Floats
+) -> tuple[Floats, Floats]:
+    """Return the bounds such that a larger pool misses no more than today's, and a smaller one no less.
+
+    A curve may rise all the same, where a larger pool lets in what goes through a ring today: the bounds
+    always hold the curve.
+
+    Args:
+        relative_size: sizes divided by that of the pool under observation, which is one of them.
+        point, low, high: the curve at these sizes, and its bounds.
+    """
+    today = int(np.flatnonzero(relative_size == 1.0)[0])
+    least = np.where(relative_size < 1, np.minimum(low[today], point), 0.0)
+    most = np.where(relative_size > 1, np.maximum(high[today], point), 1.0)
+    return np.maximum(low, least), np.minimum(high, most)

@@ -24,12 +24,12 @@ from pgsweep.sizing.rules import check_server
 from pgsweep.sizing.snapshots.doubts import curve_doubts, together_doubts, unexplained_misses
 from pgsweep.sizing.snapshots.ensemble import LoadCurves
 from pgsweep.sizing.snapshots.fit import Fit, fit_load
-from pgsweep.sizing.snapshots.interval import ErrorSources, interval
+from pgsweep.sizing.snapshots.interval import ErrorSources, bounded_by_today, interval
 from pgsweep.sizing.snapshots.load import observed_load
 from pgsweep.sizing.snapshots.one_look import look_bounds, one_look
 from pgsweep.sizing.snapshots.paths import late_accesses
 from pgsweep.sizing.snapshots.recording import Recording
-from pgsweep.sizing.snapshots.sequences import ordered_share, together_groups
+from pgsweep.sizing.snapshots.sequences import ordered_shares, together_groups
 from pgsweep.sizing.snapshots.together import bounds_of
 from pgsweep.sizing.snapshots.unfilled import NothingEvicted, unfilled
 from pgsweep.sizing.snapshots.unseen import unseen_sizes
@@ -149,8 +149,8 @@ class SnapshotModel:
 
     def _estimate(self, sizes: tuple[int, ...]) -> Estimate:
         pool = self.curves.load.server.pool_blocks
-        # Half and twice today's size are computed in any case, for what they show about the load.
-        looked_at = (*sizes, max(pool // 2, 1), 2 * pool)
+        # Today's size, half and twice of it are computed in any case, for what they show about the load.
+        looked_at = (*sizes, pool, max(pool // 2, 1), 2 * pool)
         together = bounds_of(self.curves, looked_at, self._together)
         ensemble = self.curves.ensemble(looked_at, self._spread(looked_at))
         ensemble = replace(ensemble, bounds=[*ensemble.bounds, together.below, together.above])
@@ -160,6 +160,7 @@ class SnapshotModel:
             point, low, high = one_look(self.curves.load, self._look_bounds, looked_at, changed)
             low = np.clip(np.minimum(low, point + together.below), 0, 1)
             high = np.clip(np.maximum(high, point + together.above), 0, 1)
+        low, high = bounded_by_today(np.asarray(looked_at) / pool, point, low, high)
         found = Estimate(
             sizes_blocks=sizes,
             miss_ratio=point[: len(sizes)],
@@ -173,7 +174,9 @@ class SnapshotModel:
             fitted=self.curves,
         )
         if self.unchanged is None:
-            doubts = curve_doubts(self.curves, found, ensemble, self._error_sources.ordered)
+            # What stays or goes together has bounds of its own.
+            rest = np.where(np.isin(np.arange(len(self._ordered)), self._together), 0.0, self._ordered)
+            doubts = curve_doubts(self.curves, found, ensemble, self.curves.load.weighted_by_misses(rest))
             names = [self.curves.load.groups[group].label for group in self._together]
             level, said = judged([*doubts, *together_doubts(found, pool, together, names)])
             return replace(found, level=level, reasons=said)
@@ -203,7 +206,14 @@ class SnapshotModel:
     @cached_property
     def _together(self) -> list[int]:
         """The groups whose pages stay or go together."""
-        return together_groups(self.curves.load) if self.unchanged is None else self.unchanged._together
+        if self.unchanged is not None:
+            return self.unchanged._together
+        return together_groups(self.curves.load, self._ordered)
+
+    @cached_property
+    def _ordered(self) -> Floats:
+        """Which share of each group's misses is on pages that come in the order of their blocks."""
+        return ordered_shares(self.curves.load, self.curves.fit.pass_seconds)
 
     @cached_property
     def _look_bounds(self) -> LookBounds:
@@ -225,7 +235,7 @@ class SnapshotModel:
             noise=load.totals.miss_ratio_error,
             short=self.curves.short,
             scans=load.totals.scan_share,
-            ordered=ordered_share(load, fit.pass_seconds),
+            ordered=load.weighted_by_misses(self._ordered),
             late=load.weighted_by_misses(late),
             unexplained=unexplained_misses(self.curves),
             dropped=load.totals.dropped,

@@ -73,11 +73,16 @@ _FEWEST_SNAPSHOTS: Final = 4
 _TOGETHER: Final = 0.2
 """Share of common variation from which on pages are taken to be visited one after the other."""
 
+_IN_ORDER: Final = 0.2
+"""Share of its misses on pages that come in order from which on a relation is taken to be visited so."""
+
 _ONLY_SCANS: Final = 0.9
 
 
-def ordered_share(load: Load, pass_seconds: float) -> float:
-    """Return the share of the misses on pages that come in the order of their blocks, scans left out.
+def ordered_shares(load: Load, pass_seconds: float) -> Floats:
+    """Return which share of each group's misses is on pages that come in the order of their blocks.
+
+    Scans are left out.
 
     Args:
         load: the load.
@@ -89,21 +94,22 @@ def ordered_share(load: Load, pass_seconds: float) -> float:
     appended = np.array([float(growth[list(group.relations)].sum()) for group in load.groups])
     pass_loads = load.loads_per_second * pass_seconds / load.pool.sampling_rate
     shares = ordered_pages(load.seen, appended, pass_loads)
-    return float((shares * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
+    return np.asarray(shares * np.maximum(missed - scanned, 0) / np.maximum(missed, 1e-9))
 
 
-def together_groups(load: Load) -> list[int]:
+def together_groups(load: Load, ordered: Floats) -> list[int]:
     """Return the groups whose neighbouring pages are visited together: one relation each.
 
     A relation that grows is one of them if it is visited where it grows. One that only sequential scans
     visit, through rings, is none: what these leave is known.
     """
-    each = zip(load.groups, load.pool.flows, common_variation(load.seen).tolist(), strict=True)
+    common, flows = common_variation(load.seen), load.pool.flows
+    together = ((common > _TOGETHER) | (ordered > _IN_ORDER)).tolist()
     return [
         number
-        for number, (group, flow, common) in enumerate(each)
+        for number, (group, flow) in enumerate(zip(load.groups, flows, strict=True))
         if len(group.relations) == 1
-        and common > _TOGETHER
+        and together[number]
         and not (flow.ringed(load.pool.blocks) and flow.scan_accesses > _ONLY_SCANS * flow.accesses)
     ]
 
