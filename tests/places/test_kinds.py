@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import msgspec
@@ -185,16 +185,21 @@ def postmaster_of(cluster: Cluster) -> int:
     return int((cluster.data_directory / "postmaster.pid").read_text().split()[0])
 
 
+def threads_of(user: int) -> int:
+    """Return the number of threads of a user's processes, which come and go meanwhile."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.stat().st_uid == user:
+                found += len(list((process / "task").iterdir()))
+    return found
+
+
 @needs_root
 def test_a_limit_on_the_processes_of_a_user_is_one_on_connections() -> None:
     """As nproc of limits.conf, or docker run --ulimit nproc: connections until the server cannot fork."""
     with Cluster.create(settings={**SETTINGS, "max_connections": "60"}) as cluster:
-        user = cluster._user.uid
-        there = sum(
-            len(list((one / "task").iterdir()))
-            for one in Path("/proc").iterdir()
-            if one.name.isdigit() and one.stat().st_uid == user
-        )
+        there = threads_of(cluster._user.uid)
         with started_with(cluster, first=f"ulimit -p {there + 20}"), ExitStack() as held:
             found = examine(cluster.conninfo())
             assert found.place is not None
