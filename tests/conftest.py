@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from pgsweep import __version__, _native
-from pgsweep.pg.bindir import installed_servers
+from pgsweep.pg.private.bindir import installed_servers
 
 # A shell ignores SIGINT for what it runs in the background, and processes inherit that: the commands whose
 # interruption is tested would then never hear of it.

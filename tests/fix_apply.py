@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 
 from pgsweep.evidence.sql import record_sql
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 
 
 def kept(cluster: Cluster) -> dict[str, str]:

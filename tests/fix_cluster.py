@@ -23,9 +23,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pgsweep.pg import unanswered
-from pgsweep.pg.bindir import inspect_bindir, installed_servers
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.bindir import inspect_bindir, installed_servers
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session import unanswered
 
 ROOT = Path(__file__).parents[1]
 DEBIAN_BINDIR = Path("/usr/lib/postgresql/15/bin")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cluster import own_database
 
 DATABASE = "floodable"

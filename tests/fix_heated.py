@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.heat import HeatRelation, WarmCheckResult, WarmRestoreResult
 from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import empty_caches

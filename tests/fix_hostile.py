@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 
 SPRUNG = "TRAP SPRUNG"

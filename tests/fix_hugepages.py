@@ -14,7 +14,7 @@ import pytest
 
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_process import wait_until
 
 MB = 1 << 20

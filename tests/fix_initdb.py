@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 
 from pgsweep.errors import ClusterError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 
 _POLYNOMIAL = 0x82F63B78
 _SYSTEM_IDENTIFIER_AT = 24

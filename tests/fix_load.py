@@ -14,10 +14,10 @@ import psycopg
 
 from pgsweep.errors import PgsweepError
 from pgsweep.load.copying import CopyState, NullLoadListener
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.load_catalog import read_facts
-from pgsweep.pg.userpath import resolve_relation
+from pgsweep.pg.load.catalog import read_facts
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.userpath import resolve_relation
 from pgsweep.records.load import LoadOutcome, LoadResult
 from tests.fix_cluster import own_database
 

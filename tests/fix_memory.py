@@ -11,7 +11,7 @@ from pgsweep.host.procfile import HostMemory
 from pgsweep.memory.budget import estimate_budget
 from pgsweep.memory.kernel import advise
 from pgsweep.memory.processes import connection_cost
-from pgsweep.pg.memory_settings import MemorySettings
+from pgsweep.pg.catalog.memory_settings import MemorySettings
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.kernel import KernelResult

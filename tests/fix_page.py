@@ -12,7 +12,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cluster import own_database
 from tests.fix_process import wait_until
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from pgsweep.pg.identity import choose_server_user
+from pgsweep.pg.private.identity import choose_server_user
 from tests.fix_process import wait_until
 
 _BIN = Path(sys.executable).parent

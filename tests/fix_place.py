@@ -16,7 +16,7 @@ import pytest
 
 from pgsweep.host import cgroup
 from pgsweep.host.group_tree import Groups, groups_of
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import PGSWEEP
 from tests.fix_process import wait_until
 

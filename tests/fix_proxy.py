@@ -21,7 +21,7 @@ from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 
 DATA_ROW, ROW_DESCRIPTION, ERROR, STATUS, COMPLETE = b"D", b"T", b"E", b"S", b"C"
 _CHANGED = {DATA_ROW: 1.0, ROW_DESCRIPTION: 0.6, COMPLETE: 0.2, STATUS: 0.3, ERROR: 1.0, b"Z": 0.1, b"K": 0.1}

@@ -18,7 +18,12 @@ import pytest
 from tests.fix_cli import forked_seconds
 from tests.fix_initdb import servers_started
 
-STARTS_SERVERS = ("pgsweep.pg.cluster", "pgsweep.testbed", "pgsweep.sizing.demo", "pgsweep.sizing.prove")
+STARTS_SERVERS = (
+    "pgsweep.pg.private.cluster",
+    "pgsweep.testbed",
+    "pgsweep.sizing.demo",
+    "pgsweep.sizing.prove",
+)
 OURS = ("tests.", "benchmarks.")
 MOST_PROCESSOR_SECONDS = 15.0
 """Of this process and those that it waited for: other work on the machine does not count."""

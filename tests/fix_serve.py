@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.history_store import PostgresStore
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.serve.history import postgres_store, sqlite_store
 from pgsweep.serve.storage import Store
 from tests.fix_cli import Command, launch

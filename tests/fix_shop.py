@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 
 _READS_PER_SECOND = 2500
 """Enough to turn the pool over every second; at full speed it would take all of two processors."""

@@ -8,7 +8,7 @@ import subprocess
 
 import psycopg
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 
 PRIMARY = {"shared_buffers": "8MB", "wal_level": "replica", "max_wal_senders": "2"}
 """What a primary must be set to."""

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pgsweep._native import Tracer
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 
 HIT, MISS, EXTEND = range(3)
 

@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.cold import drop_from_page_cache
 from pgsweep.warm.block_ranges import BlockRange, calls_of
 from pgsweep.warm.heat.file import HeatMeta

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_process import Patience
 from tests.load_model_cases import OWNER, WRITER
 from tests.load_model_oracle import Record

@@ -12,7 +12,7 @@ import pytest
 from pgsweep.advice.observation import MOST_SNAPSHOT_SECONDS, MOST_TRACE_SECONDS, doubt_of, observe
 from pgsweep.evidence.record import record
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.prediction import RecordResult

@@ -22,8 +22,8 @@ from pgsweep.doctor import examine as doctor
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.evidence.sql import record_sql
 from pgsweep.files import state_folder
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.server_identity import ServerIdentity, differences
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.server_identity import ServerIdentity, differences
 from pgsweep.units import in_unit
 from tests.fix_advice import GB, advised, growing, pages, situation
 from tests.fix_apply import kept, recorded

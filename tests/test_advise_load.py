@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from benchmarks.advise.workloads import CLIENTS, DRIFT, LOOP, PROGRAMS, SCAN, Load
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.pgbench import DATABASE, create_database, prepare
 from pgsweep.testbed.workloads import Workload
 from tests.fix_process import wait_until

@@ -17,17 +17,17 @@ import pytest
 from pgsweep.errors import ConnectionFailed, PgsweepError, UnexpectedAnswer
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg import connect as connecting
-from pgsweep.pg.catalog import read_relations, read_server
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.catalog.counters import CounterReader
+from pgsweep.pg.catalog.server import read_relations, read_server
 from pgsweep.pg.prewarm import Prewarm
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.private.sharedmemory import read_facts
 from pgsweep.pg.queries import load, name_of
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.shapes import shape_of
-from pgsweep.pg.sharedmemory import read_facts
-from pgsweep.pg.trust import statements_to_create
+from pgsweep.pg.session import connect as connecting
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.shapes import shape_of
+from pgsweep.pg.session.trust import statements_to_create
 from pgsweep.warm.block_ranges import BlockRange
 from tests.fix_cli import run
 from tests.fix_process import busyness
@@ -35,7 +35,7 @@ from tests.fix_proxy import Plan, Proxy, proxy_before
 from tests.fix_recording import WhenRecording, a_snapshot_seconds
 from tests.fuzz.targets import server as target
 
-QUERIES = Path(connecting.__file__).with_name("queries")
+QUERIES = Path(connecting.__file__).parents[1] / "queries"
 
 
 def test_every_query_has_a_shape_and_is_known_by_its_beginning() -> None:
@@ -203,7 +203,7 @@ def test_counters_of_relations_that_nobody_asked_for_are_left_out(
         text = load(name, version_num)
         return f"{text.splitlines()[0]}\n{answer}" if name == "count_relations" else text
 
-    monkeypatch.setattr("pgsweep.pg.counters.load", other)
+    monkeypatch.setattr("pgsweep.pg.catalog.counters.load", other)
     with connect(wheel18.conninfo()) as connection:
         found = CounterReader(connection, {}, [1259]).relations()
     assert [(one.object, one.value) for one in found] == [("1259", 7.0)]
@@ -215,7 +215,7 @@ def test_a_sum_of_shared_memory_may_be_missing(wheel18: Cluster, monkeypatch: py
     def other(name: str, version_num: int) -> str:
         return "SELECT NULL" if name == "shared_memory_sum" else load(name, version_num)
 
-    monkeypatch.setattr("pgsweep.pg.sharedmemory.load", other)
+    monkeypatch.setattr("pgsweep.pg.private.sharedmemory.load", other)
     with connect(wheel18.conninfo()) as connection:
         assert read_facts(connection).requested_bytes is None
 
@@ -251,7 +251,8 @@ def test_schemas_that_a_server_says_nothing_of_are_not_taken_for_safe(
     """Hints ended in a KeyError: 'pgsweep_extensions'."""
     asked = f"SELECT {answer} WHERE %s::text[] IS NOT NULL"
     monkeypatch.setattr(
-        "pgsweep.pg.rows.load", lambda name, *own: asked if name == "schema_trust" else load(name, *own)
+        "pgsweep.pg.session.rows.load",
+        lambda name, *own: asked if name == "schema_trust" else load(name, *own),
     )
     with connect(wheel18.conninfo()) as connection:
         statements = statements_to_create(connection, "pg_prewarm")

@@ -14,7 +14,7 @@ import pytest
 
 import pgsweep
 from pgsweep import records
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_shop import shop_under_load
 
 ROOT = Path(__file__).parents[1]

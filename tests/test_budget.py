@@ -20,9 +20,9 @@ from pgsweep.memory.budget import assumed_elsewhere, budget, measure_own_tables
 from pgsweep.memory.budget_parts import connections_of, touched_at_most
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import look, opened
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.memory_settings import read_memory_settings
-from pgsweep.pg.next_start import read_next_start
+from pgsweep.pg.catalog.memory_settings import read_memory_settings
+from pgsweep.pg.catalog.next_start import read_next_start
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.pg.queries import load
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.place import Place, PlaceMemory

@@ -18,7 +18,7 @@ from pgsweep._native import PoolReader, page_cache
 from pgsweep.cache.footprint import footprint
 from pgsweep.cache.inspect import look
 from pgsweep.errors import ConnectionFailed, MissingAbility, UsageError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.cache import CacheRelation, CacheResult
 from pgsweep.records.rollup import BY, is_catalog, roll_up
 from pgsweep.residency.access import Access, opened

@@ -19,7 +19,7 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.host import cached_ranges as module
 from pgsweep.host.cached_ranges import cached_ranges
 from pgsweep.host.datafiles import DataFiles
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.cold import drop_from_page_cache
 from tests.fix_trace import database, fill
 

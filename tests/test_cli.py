@@ -22,7 +22,7 @@ from pgsweep.cli.common import Bytes, Duration, FileName, Sizes
 from pgsweep.cli.overview import COMMANDS, EXIT_CODES
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.ui.results import to_json
 from tests.fix_cli import PGSWEEP, run, start
 from tests.fix_disk import fill_disk

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_recording import forget_cluster
 from tests.fix_shop import shop_under_load

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_process import needs_root
 

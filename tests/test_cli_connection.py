@@ -10,8 +10,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.cli.connection import Target
 from pgsweep.errors import UsageError
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.secrets import without_secrets
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.secrets import without_secrets
 from tests.fix_cli import run
 
 

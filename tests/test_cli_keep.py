@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import launch, run
 from tests.fix_flood import floodable
 

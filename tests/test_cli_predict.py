@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pgsweep.evidence.script import record_script
-from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.gather_script import MAGIC
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_results import MB
 from tests.fix_shop import shop_under_load

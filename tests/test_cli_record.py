@@ -20,7 +20,7 @@ from pgsweep.cli.record import command
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.record import plan_record
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.ui.record import record_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import PGSWEEP, WRITES_SOON, launch, run

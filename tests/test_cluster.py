@@ -16,15 +16,15 @@ import pytest
 from pgsweep.errors import ClusterError
 from pgsweep.host import cgroup
 from pgsweep.host.processes import is_running, processes_in
-from pgsweep.pg.bindir import find_server, inspect_bindir, installed_servers, parse_version
-from pgsweep.pg.cluster import Cluster, reap_leftovers
+from pgsweep.pg.private.bindir import find_server, inspect_bindir, installed_servers, parse_version
+from pgsweep.pg.private.cluster import Cluster, reap_leftovers
 from tests.fix_cluster import bindirs
 from tests.fix_process import needs_cgroup, needs_root, wait_until
 
 CHILD = """
 import sys, time
 from pathlib import Path
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 cluster = Cluster.create(settings={"shared_buffers": "8MB"}, memory_limit_bytes=LIMIT)
 keeper = cluster._keeper.pid
 print(cluster.run_directory, cluster.data_directory, cluster.postmaster_pid, keeper,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgsweep.commands import asked_by, on_server, recording, sudo, this_command
-from pgsweep.pg.load_ways import Ways
+from pgsweep.pg.load.ways import Ways
 from tests.fix_cli import ROOT
 
 NAMED = {"-h": "a b", "-p": "1", "-U": "app", "-d": "shop"}

@@ -16,13 +16,13 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
-from pgsweep.pg import open_sessions
-from pgsweep.pg.abilities import read_extension
-from pgsweep.pg.catalog import read_server
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.conninfo import build_conninfo, describe
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.abilities import read_extension
+from pgsweep.pg.catalog.server import read_server
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session import open_sessions
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.conninfo import build_conninfo, describe
+from pgsweep.pg.session.refusals import explained
 from pgsweep.residency.access import opened
 from pgsweep.residency.names import read_names
 from tests.fix_cli import run

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence, EvidenceWriter
-from pgsweep.pg.catalog import read_databases, read_relations
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.catalog.counters import CounterReader
+from pgsweep.pg.catalog.server import read_databases, read_relations
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
 from pgsweep.sizing.predict import judge, predict
 from pgsweep.sizing.snapshots.consistency import NONE_DROPPED, Tally, dropped_shares, tally_doubts
 from pgsweep.sizing.snapshots.temporary import hidden_hits
@@ -459,7 +459,7 @@ def test_one_report_late_is_noise() -> None:
 
 
 def test_relations_of_all_sessions_are_asked_for(server: Cluster, database: str) -> None:
-    from pgsweep.pg.catalog import read_temporary
+    from pgsweep.pg.catalog.server import read_temporary
 
     with (
         psycopg.connect(server.conninfo(database), autocommit=True) as other,

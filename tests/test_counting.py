@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgsweep.cache.top.live import ServerCounters, not_counted
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.counters import CounterReader, Cumulative, DatabaseCounters, IoCounters
-from pgsweep.pg.counting import Counting, Reading
+from pgsweep.pg.catalog.counters import CounterReader, Cumulative, DatabaseCounters, IoCounters
+from pgsweep.pg.catalog.counting import Counting, Reading
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
 from pgsweep.residency.access import opened
 from tests.fix_process import wait_until
 from tests.fix_standby import PRIMARY, promote, standby_of

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from pgsweep.host.datafiles import MAX_LINKS, DataFiles, find_data_files, resolve_in_root
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cluster import answers
 from tests.fix_process import wait_until
 

@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.cli.demo import _REPORT_NAME
 from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.heat import HeatState
 from pgsweep.serve.board import Board
 from pgsweep.serve.config import ServeConfig

@@ -19,7 +19,7 @@ from pgsweep.cli.overview import COMMANDS
 from pgsweep.doctor import examine
 from pgsweep.errors import ConnectionFailed
 from pgsweep.host.postmaster import Search
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.doctor import Ability, DoctorResult, Runnable
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
@@ -285,7 +285,7 @@ def test_a_server_too_old_or_too_new(wheel18: Cluster, monkeypatch: pytest.Monke
     found = abilities(examine(wheel18.conninfo()))
     assert found["version"].available is None
     assert found["pg_buffercache"].available is True
-    monkeypatch.setattr("pgsweep.pg.connect.OLDEST_VERSION_NUM", 190000)
+    monkeypatch.setattr("pgsweep.pg.session.connect.OLDEST_VERSION_NUM", 190000)
     found = abilities(examine(wheel18.conninfo()))
     assert found["connection"].available is True
     assert found["version"].available is False

@@ -22,9 +22,9 @@ from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, sha
 from pgsweep.host.limits import MemoryLimits, memory_limits
 from pgsweep.host.postmaster import Search, find_postmaster, place_of, user_of
 from pgsweep.host.yama import who_may
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.trust import require_extension
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.trust import require_extension
 from pgsweep.records.doctor import DoctorResult
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal

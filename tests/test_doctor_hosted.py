@@ -13,10 +13,10 @@ from pgsweep.doctor import examine
 from pgsweep.errors import MissingAbility
 from pgsweep.host.postmaster import Search
 from pgsweep.pg.administrator import as_superuser
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.provider import PROVIDERS, Wanted, read_provider
-from pgsweep.pg.trust import missing_extension, require_extension
+from pgsweep.pg.catalog.provider import PROVIDERS, Wanted, read_provider
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.trust import missing_extension, require_extension
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_doctor import abilities, tcp

@@ -18,11 +18,11 @@ import psycopg
 import pytest
 
 from pgsweep.errors import ConnectionFailed, PgsweepError
-from pgsweep.pg import answers, wire
-from pgsweep.pg.catalog import read_relations
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect, session_lives
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.server import read_relations
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session import answers, wire
+from pgsweep.pg.session.connect import connect, session_lives
+from pgsweep.pg.session.refusals import explained
 from tests.fix_cli import PGSWEEP
 from tests.fix_process import busyness, wait_until
 from tests.fix_proxy import ENDLESS, Plan, Proxy, proxy_before
@@ -61,8 +61,8 @@ def test_notifications_are_not_kept(proxied: tuple[Proxy, str]) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from pgsweep.errors import PgsweepError\n"
-        "from pgsweep.pg.catalog import read_relations\n"
-        "from pgsweep.pg.connect import connect\n"
+        "from pgsweep.pg.catalog.server import read_relations\n"
+        "from pgsweep.pg.session.connect import connect\n"
         "def peak_kb():\n"
         "    return int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])\n"
         "with connect(sys.argv[1]) as connection:\n"
@@ -88,9 +88,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr(wire, "_ARRIVING_SECONDS", 1.5)
         patch.setattr(wire, "_LONGEST_ARRIVING_SECONDS", 2.0)
         patch.setattr(wire, "_WORK_SECONDS", 0.5)
-        patch.setattr("pgsweep.pg.connect._SETUP_SECONDS", 1.0)
-        patch.setattr("pgsweep.pg.connect._STATEMENT_TIMEOUT_SECONDS", 4.0)
-        patch.setattr("pgsweep.pg.connect._GRACE_SECONDS", 0.5)
+        patch.setattr("pgsweep.pg.session.connect._SETUP_SECONDS", 1.0)
+        patch.setattr("pgsweep.pg.session.connect._STATEMENT_TIMEOUT_SECONDS", 4.0)
+        patch.setattr("pgsweep.pg.session.connect._GRACE_SECONDS", 0.5)
         yield
 
 
@@ -318,7 +318,7 @@ def test_a_handshake_by_the_byte_ends_with_the_connect_timeout() -> None:
 
 
 def test_a_pipeline_has_a_result_for_each_statement(server: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgsweep.pg.wire._PIECE_BYTES", 64)
+    monkeypatch.setattr("pgsweep.pg.session.wire._PIECE_BYTES", 64)
     with connect(server.conninfo(), inspection=False) as connection, connection.cursor() as cursor:
         cursor.executemany("SELECT %s::int", [(number,) for number in range(500)])
         assert cursor.rowcount == 500

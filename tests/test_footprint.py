@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgsweep.cache.footprint import footprint
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
 from pgsweep.ui.footprint import footprint_text, grouped

@@ -23,9 +23,9 @@ import pytest
 from pgsweep.advice.owner import form_at
 from pgsweep.advice.resources import resources_of
 from pgsweep.cli import advise as cli
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.manager import MANAGERS, PATRONI, PGO, STACKGRES, Manager
-from pgsweep.pg.provider import PROVIDERS
+from pgsweep.pg.catalog.manager import MANAGERS, PATRONI, PGO, STACKGRES, Manager
+from pgsweep.pg.catalog.provider import PROVIDERS
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.place import Kind, Place, PlaceMemory
 from pgsweep.ui.forms import FORMS, patch

@@ -21,8 +21,8 @@ from pgsweep.evidence.sampling import BlockSample, drawing_order
 from pgsweep.evidence.script import record_script
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg.bindir import find_server
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.bindir import find_server
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.predict import judge
 from tests.fix_cli import run
 from tests.fix_page import load_running

@@ -19,11 +19,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.errors import MissingAbility
-from pgsweep.pg import cluster as private
 from pgsweep.pg.alter_system import check_allowed
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.consumers import Statements
+from pgsweep.pg.catalog.consumers import Statements
+from pgsweep.pg.private import cluster as private
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
 from tests.fix_cli import PGSWEEP, run
 from tests.fix_cluster import own_database
 

@@ -28,7 +28,7 @@ from pgsweep.host.limits import (
 )
 from pgsweep.host.processor_time import server_processors
 from pgsweep.host.server_memory import neighbours, read_server_memory
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
 from tests.fix_cli import run
 from tests.fix_hugepages import locked_pages, needs_2mb, start_with

@@ -13,7 +13,7 @@ from msgspec import structs
 from pgsweep.evidence.processor_times import joined_host
 from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.host.processor_pace import ROUND_SECONDS, Pace, PaceTimer
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.observed import Observation, Server
 from pgsweep.sizing.throughput.host_pace import PaceEffect, effect_of_pace, paces_of
 from tests.fix_throughput import Recorded, delay_for, exact

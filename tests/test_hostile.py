@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from pgsweep.pg.connect import _SHOWN_AS_SET, first_statement
+from pgsweep.pg.session.connect import _SHOWN_AS_SET, first_statement
 from tests.fix_hostile import SPRUNG, HostileServer, enter
 
 pytestmark = pytest.mark.slow

@@ -23,9 +23,9 @@ from pgsweep.host.server_memory import read_server_memory
 from pgsweep.memory.hugepages.inspect import _of_running, examine
 from pgsweep.memory.hugepages.log import explain_log, read_log
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.sharedmemory import ScratchServer, read_facts
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.private.sharedmemory import ScratchServer, read_facts
+from pgsweep.pg.session.connect import connect
 from pgsweep.records.hugepages import HugePagesResult
 from tests.fix_cli import run
 from tests.fix_hugepages import MB, PAGE, Pages, give, locked_pages, needs_2mb, start_with

@@ -16,7 +16,7 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import Untrusted
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.reserve import Reserver
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import launch, run
 from tests.fix_cluster import SETTINGS
 from tests.fix_hugepages import PAGE, give, locked_pages, needs_2mb

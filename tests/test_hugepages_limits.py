@@ -16,7 +16,7 @@ from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import read_pools
 from pgsweep.host.limits import HugeLimit, huge_page_limits
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import PGSWEEP
 from tests.fix_hugepages import MB, PAGE, available_pages, locked_pages, needs_2mb
 from tests.fix_place import group_in, joined, mounted_v1

@@ -20,7 +20,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_process import wait_until
 from tests.fix_systemd import asked
 from tools.reference import ROOT

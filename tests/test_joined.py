@@ -17,7 +17,7 @@ from pgsweep.errors import EvidenceError
 from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.reader import Evidence
 from pgsweep.evidence.sql import record_sql
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.serve.forecast import Request, predict_pieces
 from pgsweep.serve.recording import keep_to, pieces_of
 from pgsweep.sizing.observed import Observation

@@ -14,8 +14,8 @@ from pgsweep.errors import MissingAbility
 from pgsweep.host.kernel import SYSCTLS, BlockDevice, KernelFacts, read_kernel
 from pgsweep.host.procfile import parse_meminfo
 from pgsweep.memory.kernel import advise, examine
-from pgsweep.pg.catalog import ServerProcess
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.catalog.server import ServerProcess
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.kernel import KernelResult, KernelSetting
 from pgsweep.records.place import Kind, Place
 from pgsweep.ui.kernel import kernel_text

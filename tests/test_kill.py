@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.kill import scenarios
 from benchmarks.kill.kills import Kill, Scenario, changed_code, kill_at, span_of
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_hugepages import locked_pages, needs_2mb
 from tests.fix_process import needs_root, wait_until
 from tests.fix_trace import can_trace

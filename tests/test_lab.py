@@ -23,7 +23,7 @@ from pgsweep.lab.run import run_lab
 from pgsweep.lab.runner import controls_of
 from pgsweep.lab.statistics import median_interval, ratio_bounds, ratio_interval
 from pgsweep.lab.store import opened_samples, read_samples
-from pgsweep.pg.bindir import ServerBinaries
+from pgsweep.pg.private.bindir import ServerBinaries
 from pgsweep.records.lab import LabCell, LabPlot, LabResult, LabRun
 from pgsweep.testbed.pgbench import find_pgbench
 from pgsweep.testbed.steps import is_steady

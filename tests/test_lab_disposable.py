@@ -20,7 +20,7 @@ from pgsweep.lab.protocol import Disposable, NothingRuns, Place
 from pgsweep.lab.run import prepare
 from pgsweep.lab.shell import run_command
 from pgsweep.lab.store import read_samples
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.lab import LabRun
 from tests.fix_cli import launch, run
 from tests.fix_process import busyness, wait_until

@@ -13,7 +13,7 @@ import pytest
 
 from pgsweep.advice.least import for_least, least_memory, least_words, pool_sizes, sessions_to_come
 from pgsweep.errors import UsageError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.prediction import DiskPoint, PredictResult, ReadCosts, Throughput, ThroughputPoint
 from tests.fix_advice import GB, MB, facts, growing
 from tests.fix_cli import run

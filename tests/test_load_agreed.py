@@ -16,8 +16,8 @@ from pgsweep.errors import PgsweepError
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import agree, carry_out, load_files, roll_back
 from pgsweep.load.source import find_inputs
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.load_journal import make_journal
+from pgsweep.pg.load.journal import make_journal
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_load import ask, leftovers, outcome_of, trouble_database
 
 pytestmark = pytest.mark.one_server

@@ -15,9 +15,9 @@ import pytest
 from pgsweep.errors import PgsweepError
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load
-from pgsweep.pg import load_journal
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.load_copy import BadRow, CopyTarget, copy, open_session
+from pgsweep.pg.load import journal as load_journal
+from pgsweep.pg.load.copy import BadRow, CopyTarget, copy, open_session
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.ui.load import load_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run

@@ -25,7 +25,7 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load, resume, roll_back
 from pgsweep.load.source import find_inputs
 from pgsweep.load.split import read_first
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run

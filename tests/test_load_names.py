@@ -16,7 +16,7 @@ import pytest
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run
 from tests.fix_load import ask, refused, trouble_database

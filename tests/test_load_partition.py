@@ -12,7 +12,7 @@ import pytest
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cluster import own_database
 from tests.fix_load import ask, leftovers
 

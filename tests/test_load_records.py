@@ -22,7 +22,7 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files
 from pgsweep.load.source import find_inputs
 from pgsweep.load.split import read_first, splitter_for
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run
 from tests.fix_load import ask, refused, trouble_database

@@ -13,8 +13,8 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load import rebuild
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, resume, roll_back
-from pgsweep.pg import load_work
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.load import work as load_work
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadResult
 from tests.fix_cli import run
 from tests.fix_load import (

@@ -10,7 +10,7 @@ import pytest
 
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load, resume, roll_back
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadOutcome
 from pgsweep.ui.load import load_text
 from pgsweep.ui.terminal import Terminal

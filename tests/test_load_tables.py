@@ -9,7 +9,7 @@ import pytest
 
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, roll_back
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadResult
 from tests.fix_cluster import own_database
 from tests.fix_load import NASTY, Nasty, content_of, facts_of, leftovers, write_rows

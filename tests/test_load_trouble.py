@@ -20,10 +20,10 @@ from pgsweep.load import pieces
 from pgsweep.load.document import LocalJournal, write_local
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
-from pgsweep.pg import load_lock
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.load_catalog import read_catalog
-from pgsweep.pg.load_copy import open_session
+from pgsweep.pg.load import lock as load_lock
+from pgsweep.pg.load.catalog import read_catalog
+from pgsweep.pg.load.copy import open_session
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run

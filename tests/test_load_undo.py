@@ -11,7 +11,7 @@ import pytest
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import forget, load_files, plan_load, resume, roll_back
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_cluster import own_database
 from tests.fix_load import At, ask, facts_of, leftovers, outcome_of, said, write_head

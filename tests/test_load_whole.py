@@ -16,7 +16,7 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load
 from pgsweep.load.source import Input
 from pgsweep.load.split import Chunk
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_cluster import own_database
 from tests.fix_load import ask, facts_of, leftovers, outcome_of, said

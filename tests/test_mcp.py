@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 from pgsweep.evidence.sql import record_sql
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import PGSWEEP
 
 

@@ -20,8 +20,8 @@ from pgsweep.errors import MissingAbility
 from pgsweep.host.procfile import parse_fields
 from pgsweep.memory.budget import budget
 from pgsweep.memory.processes import connection_cost, look, opened
-from pgsweep.pg.catalog import ServerProcess
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.catalog.server import ServerProcess
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.memory import memory_text
 from pgsweep.ui.results import from_json, to_json

@@ -15,7 +15,7 @@ from pgsweep.evidence.host_memory import memory_counters, memory_facts
 from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.host.page_cache_rules import read_page_cache_rules
 from pgsweep.host.server_memory import disk_read_bytes, read_server_memory
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.page_cache.memory_shares import BUFFER_OVERHEAD, MemoryFacts
 from pgsweep.testbed.cold import empty_caches
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pgsweep import _native
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_shop import shop_under_load
 from tests.fix_what_if import Load
 

@@ -15,7 +15,7 @@ from pgsweep.evidence import outlook, snapshot_schedule
 from pgsweep.evidence.outlook import UNPREDICTABLE, Judge, Outlook, Refusal
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.sizing.outlook import refusal_of
 from pgsweep.sizing.predict import predict

@@ -18,7 +18,7 @@ import pytest
 
 from pgsweep._native import PoolReader, peek_relations, postmaster_start_time
 from pgsweep.evidence.sampling import BlockSample
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cluster import quiet_pair
 from tests.fix_hugepages import available_pages
 from tests.fix_process import NOBODY, run_restricted, wait_until

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.plain import (
     cleaned,
     database_word,

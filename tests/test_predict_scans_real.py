@@ -11,7 +11,7 @@ import pytest
 
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.sizing.predict import predict
 from tests.fix_trace import can_trace

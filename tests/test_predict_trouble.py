@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import judge, predict
 from tests.fix_cli import run

@@ -17,7 +17,7 @@ import pytest
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.evidence.sql import record_sql
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.observed import Server
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.recording import filled_up

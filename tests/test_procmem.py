@@ -29,7 +29,7 @@ from pgsweep.host.procmem import (
     read_status,
     shared_memory_resident,
 )
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_proc import BACKEND, CAPTURED, POSTMASTER
 from tests.fix_process import needs_root
 

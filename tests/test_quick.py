@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run_code
 from tests.fix_initdb import servers_started
 from tests.fix_process import Patience
 from tests.fix_quick import MOST_PROCESSOR_SECONDS, not_quick, uses_a_server
 
-PROGRAM = "from pgsweep.pg.cluster import Cluster; Cluster.create()"
+PROGRAM = "from pgsweep.pg.private.cluster import Cluster; Cluster.create()"
 
 
 def starts() -> Cluster:

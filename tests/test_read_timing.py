@@ -16,7 +16,7 @@ from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.read_timing import TIMED_SECONDS, Columns, ReadTiming
 from pgsweep.evidence.record import plan_record, record
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.throughput.measured_loop import Refused, measure_loop
 from pgsweep.sizing.throughput.read_times import read_times

@@ -12,7 +12,7 @@ import pytest
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from tests.fix_cli import run
 from tests.fix_process import needs_root

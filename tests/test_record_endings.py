@@ -23,8 +23,8 @@ from pgsweep.evidence.schema import SERVER_ENDED
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import Connection, connect
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import Connection, connect
 from pgsweep.ui.record import ending as ending_text
 from tests.fix_page import load_running
 from tests.fix_process import Patience, wait_until

@@ -18,12 +18,12 @@ from pgsweep.evidence.peek import PeekView, record_peek
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.postmaster import find_postmaster
-from pgsweep.pg.agreement import disagreement
-from pgsweep.pg.buffercache import SnapshotReader
-from pgsweep.pg.catalog import read_databases, read_relations, read_server, require_buffercache
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
+from pgsweep.pg.catalog.agreement import disagreement
+from pgsweep.pg.catalog.buffercache import SnapshotReader
+from pgsweep.pg.catalog.server import read_databases, read_relations, read_server, require_buffercache
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.pg.queries import load
+from pgsweep.pg.session.connect import connect
 from pgsweep.sizing.predict import predict
 from tests.fix_cluster import recorded_by_nobody
 from tests.fix_page import load_running, make_page, wait_for_pages

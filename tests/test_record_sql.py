@@ -18,11 +18,11 @@ from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg.buffercache import SnapshotReader
-from pgsweep.pg.catalog import estimated_sizes, read_relations, read_server, require_buffercache
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
+from pgsweep.pg.catalog.buffercache import SnapshotReader
+from pgsweep.pg.catalog.server import estimated_sizes, read_relations, read_server, require_buffercache
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.pg.queries import load
+from pgsweep.pg.session.connect import connect
 from pgsweep.progress import NullListener
 from tests.fix_page import load_running, wait_for_pages
 from tests.fix_process import busyness, wait_until

@@ -23,9 +23,9 @@ from pgsweep.evidence.processor_times import pace_of
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
-from pgsweep.pg.catalog import Server, read_server
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import Connection
+from pgsweep.pg.catalog.server import Server, read_server
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import Connection
 from pgsweep.sizing.predict import predict
 from tests.fix_cli import PGSWEEP
 from tests.fix_cluster import recorded_by_nobody

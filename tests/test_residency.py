@@ -19,7 +19,7 @@ import pytest
 
 from pgsweep._native import drop_page_cache, page_cache
 from pgsweep.host import cgroup
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cluster import quiet_pair
 from tests.fix_process import NOBODY, needs_cgroup, run_restricted, wait_until
 

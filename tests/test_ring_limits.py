@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from pgsweep.evidence.record import record
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import judge, predict
 from pgsweep.ui.results import to_text

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pgsweep.host.processes import is_running, processes_in
-from pgsweep.pg.identity import choose_server_user
-from pgsweep.pg.rundir import RunState, make_run_folder, postmaster_lines, remove_run, write_state
+from pgsweep.pg.private.identity import choose_server_user
+from pgsweep.pg.private.rundir import RunState, make_run_folder, postmaster_lines, remove_run, write_state
 from pgsweep.regular import NotRegular, open_of
 from tests.fix_process import needs_root, wait_until
 

@@ -14,7 +14,7 @@ import pytest
 from pgsweep._native import Rules, replay
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.curve import Curve
 from pgsweep.sizing.snapshots.load import Flow, SampledPool

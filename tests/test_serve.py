@@ -20,7 +20,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.serve.rules import expressions
 from tests.fix_cli import run
 from tests.fix_page import load_running

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pgsweep.errors import UsageError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.serve.config import WebOptions, load_config, parse_base_path
 from tests.fix_cli import run
 from tests.fix_serve import Tab, serving

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pgsweep.evidence.sql import record_sql
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.advice import AdviceResult, LeastMemory
 from pgsweep.records.prediction import NoEviction
 from pgsweep.records.serve import (

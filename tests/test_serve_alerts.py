@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.serve import ServeFailure, ServeStanding
 from pgsweep.serve.alerts import Alerts, Vector, holding
 from pgsweep.serve.board import Board

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.units import seconds_of
 from tests.fix_process import wait_until
 from tests.fix_serve import Served, Tab, serving

@@ -20,8 +20,8 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.sample import first_rows
 from pgsweep.host.reads import DiskReads
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.counting import Reading
+from pgsweep.pg.catalog.counting import Reading
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
 from pgsweep.records.top import OpenTransaction
 from pgsweep.residency.access import opened

@@ -14,9 +14,9 @@ from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.memory.processes import look, opened
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.consumers import Statement, Statements, read_active
+from pgsweep.pg.catalog.consumers import Statement, Statements, read_active
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
 from pgsweep.serve import consumers as module
 from pgsweep.serve import history_consumers
 from pgsweep.serve.consumers import KEPT, Consumers, Key, Values, gained, largest, total_key

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.serve.demo import demo_server
 from tests.fix_cli import launch, run

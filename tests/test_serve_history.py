@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.history_store import PostgresStore
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
 from pgsweep.records.serve import ServeCurve, ServeVerification
 from pgsweep.records.verification import VerifyResult

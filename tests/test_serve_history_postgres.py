@@ -14,7 +14,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import MissingAbility, PgsweepError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.serve import history as module
 from pgsweep.serve.history import History, Sample, postgres_store
 from pgsweep.serve.history_reads import read_series

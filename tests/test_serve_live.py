@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_serve import Served, Tab, serving
 
 INTERVAL = "3s"

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.serve import ServeCurve
 from pgsweep.serve.board import Watched
 from pgsweep.serve.config import ServeConfig, ServerConfig

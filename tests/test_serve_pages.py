@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
 from pgsweep.records.serve import ServeCurve, ServeVerification
 from pgsweep.records.verification import VerifiedValue, VerifyResult

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from pgsweep.cache.top.live import Live, ServerCounters
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.counting import Counting
+from pgsweep.pg.catalog.counting import Counting
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.cache import Missing
 from pgsweep.records.serve import ServeConsumers
 from pgsweep.records.top import TopView

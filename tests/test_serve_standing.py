@@ -10,8 +10,8 @@ import pytest
 
 from pgsweep.host.hugepages import HugePages, read_huge_pages
 from pgsweep.memory.processes import look, opened
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.manager import Source
+from pgsweep.pg.catalog.manager import Source
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.serve import ServeStanding
 from pgsweep.serve.standing import pages_missing, pages_wanted, standing_of

@@ -16,9 +16,9 @@ import pytest
 
 from pgsweep.cache.top.directory import Directory
 from pgsweep.cache.top.sample import CacheSample
-from pgsweep.pg.catalog import Relation
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.counting import Reading
+from pgsweep.pg.catalog.counting import Reading
+from pgsweep.pg.catalog.server import Relation
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.cache import PoolState
 from pgsweep.records.top import TopBackends, TopSample, TopView
 from pgsweep.residency.names import Named, Names

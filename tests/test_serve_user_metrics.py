@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.serve import ServeFailure
 from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import MetricConfig, ServeConfig, ServerConfig

@@ -28,7 +28,7 @@ import pytest
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.top import TopRelation
 from pgsweep.serve.recording import SAMPLE_BLOCKS
 from pgsweep.ui.names import relation_name

@@ -15,7 +15,7 @@ from pgsweep.advice.ask import advise
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.evidence.writer import EvidenceWriter
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.rules import check_usage_counts, rules_of
 from pgsweep.sizing.verify import verify

@@ -15,11 +15,17 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility
-from pgsweep.pg import connect as connecting
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect, read_user_path, session_settings, set_for_session, setting_statement
-from pgsweep.pg.conninfo import place_of
-from pgsweep.pg.userpath import resolve_relation
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session import connect as connecting
+from pgsweep.pg.session.connect import (
+    connect,
+    read_user_path,
+    session_settings,
+    set_for_session,
+    setting_statement,
+)
+from pgsweep.pg.session.conninfo import place_of
+from pgsweep.pg.session.userpath import resolve_relation
 from tests.fix_cli import run
 from tests.fix_process import wait_until
 from tests.fix_standby import PRIMARY, standby_of
@@ -251,7 +257,7 @@ def test_a_login_trigger_that_sets_our_settings_is_named(wheel18: Cluster) -> No
 
 def test_no_query_reads_a_setting_that_every_session_sets() -> None:
     ours = "|".join(session_settings(inspection=True))
-    folder = Path(connecting.__file__).parent / "queries"
+    folder = Path(connecting.__file__).parents[1] / "queries"
     found = [path.name for path in folder.glob("*.sql") if re.search(rf"'({ours})'", path.read_text(), re.I)]
     assert found == []
     assert list(folder.glob("settings_*.sql"))

@@ -11,8 +11,8 @@ from subprocess import DEVNULL, PIPE, Popen
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
 from tests.fix_cli import launch
 from tests.fix_process import wait_until
 from tests.fix_serve import serving
@@ -107,7 +107,7 @@ def test_the_statements_of_a_serve_that_is_killed_end_too(wheel18: Cluster, tmp_
 STUCK = """
 import sys, threading, time
 from pgsweep.cli import app
-from pgsweep.pg.connect import connect
+from pgsweep.pg.session.connect import connect
 
 def work(mark):
     with connect(sys.argv[1], inspection=False) as session:
@@ -138,7 +138,7 @@ def test_threads_that_nobody_waits_for_leave_no_statement(wheel18: Cluster) -> N
 LARGE_ANSWERS = """
 import sys
 from pgsweep.cli import app
-from pgsweep.pg import connect
+from pgsweep.pg.session import connect
 
 connect._ALWAYS["tcp_user_timeout"] = sys.argv[2]
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.calibration.synthetic import SyntheticRelation, SyntheticSpec, simulate
 from pgsweep.advice.ask import advise
 from pgsweep.host.server_memory import disk_read_bytes
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.prediction import VIEW

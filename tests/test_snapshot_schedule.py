@@ -15,11 +15,11 @@ from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.schema import wanted_passes
 from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS, WANTED_COUNT, SnapshotSchedule
 from pgsweep.evidence.snapshots import judged
-from pgsweep.pg.buffercache import SnapshotReader
-from pgsweep.pg.catalog import require_buffercache
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.catalog.buffercache import SnapshotReader
+from pgsweep.pg.catalog.counters import CounterReader
+from pgsweep.pg.catalog.server import require_buffercache
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
 from pgsweep.sizing.snapshots.doubts import length_doubts
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.units import format_minutes

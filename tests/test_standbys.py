@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from pgsweep.advice.apply import apply, order_on_standbys
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.standbys import count_standbys, order_of_change
+from pgsweep.pg.catalog.standbys import count_standbys, order_of_change
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_process import wait_until
 from tests.fix_standby import PRIMARY, standby_of

@@ -13,7 +13,7 @@ from array import array
 from pathlib import Path
 
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import PGSWEEP
 from tests.fix_process import wait_until
 

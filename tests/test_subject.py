@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from pgsweep.evidence.subject import subject_of
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 
 COMMANDS = (

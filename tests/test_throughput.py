@@ -14,7 +14,7 @@ import pytest
 from pgsweep._native import drop_page_cache, page_cache
 from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.host.processor_time import cold_read_seconds, copy_seconds, host_seconds, server_seconds
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.comparable import crowded, other_sessions
 from pgsweep.sizing.observed import Counters, Observation, Server
 from pgsweep.sizing.throughput.closed_loop import ClosedLoop

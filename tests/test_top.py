@@ -27,7 +27,7 @@ from pgsweep.cache.top.feed import Feed, take_twice
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
 from pgsweep.cache.top.sample import SORTS
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.residency.access import opened

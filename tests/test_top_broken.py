@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_cluster import DEBIAN_BINDIR, own_database
 from tests.fix_process import wait_until

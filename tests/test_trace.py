@@ -19,7 +19,7 @@ import pytest
 
 from pgsweep._native import Tracer
 from pgsweep.evidence.schema import FLAG_PINNED, FLAG_SCAN
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cluster import own_server_files
 from tests.fix_process import wait_until
 from tests.fix_trace import EXTEND, HIT, MISS, can_trace, database, file_of, fill, tracing

@@ -13,7 +13,7 @@ from pgsweep import _native
 from pgsweep.evidence.schema import FLAG_PINNED
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 
 EXTEND = 2

@@ -18,12 +18,12 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.doctor import examine
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg import queries
-from pgsweep.pg.catalog import require_buffercache
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
+from pgsweep.pg.catalog.server import require_buffercache
 from pgsweep.pg.prewarm import require_prewarm
-from pgsweep.pg.trust import find_distrust
-from pgsweep.pg.userpath import resolve_relation
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.trust import find_distrust
+from pgsweep.pg.session.userpath import resolve_relation
 from tests.fix_cli import run
 from tests.fix_hostile import enter
 from tests.fix_process import wait_until

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from pgsweep.errors import ClusterError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.filling import pool_content
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database, prepare
 from pgsweep.testbed.truth import Patience, is_steady, measure

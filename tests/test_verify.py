@@ -22,7 +22,7 @@ from msgspec import structs
 
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.records.prediction import MemoryPrediction, PredictResult, Throughput, ThroughputPoint
 from pgsweep.records.verification import VerifiedValue, VerifyResult

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.residency.access import opened
 from pgsweep.ui.numbers import format_bytes
 from pgsweep.ui.terminal import Terminal

@@ -10,7 +10,7 @@ import psycopg
 from pgsweep.host import cgroup
 from pgsweep.host.limits import MemoryRoom, are_killed_together, memory_limits, page_cache_room, swap_allowed
 from pgsweep.host.procfile import read_host_memory
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.warm import WarmBudget, WarmResult
 from pgsweep.ui.results import from_json
 from pgsweep.ui.terminal import Terminal

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import state_folder
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.warm import WarmResult
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.run.gather import Selection

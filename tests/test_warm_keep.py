@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.warm_keep import WarmKeepResult, WarmKeepSample
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm_keep import plan_text, warm_keep_text

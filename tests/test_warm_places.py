@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.warm.outcome import WorkState
 from pgsweep.warm.run.gather import Selection

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.errors import MissingAbility, UsageError
-from pgsweep.pg.catalog import Relation, ScannedIndex
+from pgsweep.pg.catalog.server import Relation, ScannedIndex
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmResult
 from pgsweep.ui.terminal import Terminal

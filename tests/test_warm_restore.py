@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.heat import WarmRestoreResult
 from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import empty_caches

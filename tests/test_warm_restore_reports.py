@@ -21,7 +21,7 @@ from msgspec.structs import replace as replace_struct
 
 from pgsweep.condition import parse_condition
 from pgsweep.errors import ConnectionFailed, MissingAbility
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.records.heat import WarmCheckResult, WarmRestoreResult
 from pgsweep.residency.access import Access, opened

@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import UsageError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.warm import WarmRelation, WarmResult
 from pgsweep.ui.numbers import format_bytes, known_bytes
 from pgsweep.ui.results import from_json

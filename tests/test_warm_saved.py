@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgsweep.pg.catalog import Relation
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.catalog.server import Relation
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.warm import WarmResult
 from pgsweep.residency.access import opened
 from pgsweep.residency.names import Named

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
 from tests.fix_cli import launch, run
 from tests.fix_process import busyness, wait_until

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsweep.errors import ConnectionFailed
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
 from pgsweep.warm.outcome import WorkOptions, WorkState
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader

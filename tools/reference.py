@@ -17,7 +17,7 @@ from pgsweep import __version__
 from pgsweep.cli.branches import Branching
 from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES, overview_text
 from pgsweep.errors import ConnectionFailed, PgsweepError
-from pgsweep.pg.refusals import REFUSALS
+from pgsweep.pg.session.refusals import REFUSALS
 from pgsweep.plain import sentence
 from pgsweep.records.reasons import CODES
 from pgsweep.sizing.verdict import TABLE

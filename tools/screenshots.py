@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import psycopg
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database, prepare
 from pgsweep.testbed.workloads import MIX
 from tools.reference import ROOT

@@ -32,7 +32,7 @@ from benchmarks.advise.workloads import WORKLOADS, Load
 from pgsweep.advice.ask import advise
 from pgsweep.errors import ClusterError
 from pgsweep.evidence.record import Source, record
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.advice import AdviceResult
 from pgsweep.testbed.filling import PoolContent
 from pgsweep.testbed.pgbench import DATABASE, create_database, prepare

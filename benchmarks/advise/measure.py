@@ -17,7 +17,7 @@ from benchmarks.advise.workloads import Load
 from pgsweep._native import drop_page_cache
 from pgsweep.host.processor_time import host_seconds, server_seconds
 from pgsweep.host.server_memory import disk_read_bytes
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content
 from pgsweep.testbed.truth import Monitor, Patience, is_steady
 from pgsweep.testbed.workloads import Workload

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from benchmarks.advise.measure import Watch, settle, start
 from benchmarks.advise.workloads import Load
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.filling import PoolContent
 from pgsweep.testbed.workloads import Workload
 

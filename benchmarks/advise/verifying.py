@@ -13,7 +13,7 @@ from benchmarks.advise.cases import MEMORY_BYTES, OBSERVED_BYTES, Case, Samples,
 from benchmarks.advise.measure import Watch, settle, start
 from benchmarks.advise.workloads import WORKLOADS, Load
 from pgsweep.evidence.record import record
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.verify import verify
 from pgsweep.testbed.filling import PoolContent, pool_content
 from pgsweep.testbed.pgbench import DATABASE

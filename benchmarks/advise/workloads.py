@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psycopg
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.pgbench import DATABASE, find_pgbench
 from pgsweep.testbed.server import for_programs
 from pgsweep.testbed.workloads import MIX, TPCB, ZIPF, Script, Workload, zipf_account

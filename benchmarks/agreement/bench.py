@@ -26,7 +26,7 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep._native import PoolContents, Rules, dense_ids, replay_outcomes
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.traces.recorded import read_trace

@@ -39,7 +39,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.trace import record_trace
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content
 from pgsweep.testbed.pgbench import DATABASE

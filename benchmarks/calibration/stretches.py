@@ -25,7 +25,7 @@ import psycopg
 from benchmarks.calibration.scripts import pgbench_script, setup_sql
 from benchmarks.calibration.specification import Specification, Stream
 from pgsweep.errors import ClusterError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.filling import unused_buffers
 from pgsweep.testbed.pgbench import DATABASE
 

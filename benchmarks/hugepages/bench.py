@@ -17,9 +17,9 @@ from typing import Any
 from benchmarks.samples import keep
 from pgsweep.errors import ClusterError
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.pg.bindir import inspect_bindir
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.sharedmemory import ScratchServer
+from pgsweep.pg.private.bindir import inspect_bindir
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.private.sharedmemory import ScratchServer
 from tests.fix_hugepages import Pages, locked_pages
 
 HERE = Path(__file__).parent

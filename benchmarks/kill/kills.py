@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 
 PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
 PATIENCE_SECONDS = 120.0

@@ -15,8 +15,8 @@ from benchmarks.kill.kills import Remaining, Scenario, pgsweep
 from pgsweep.evidence.schema import needed_tables
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.hugepages import read_pools
-from pgsweep.pg.bindir import find_server
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.bindir import find_server
+from pgsweep.pg.private.cluster import Cluster
 
 SETTINGS = {"shared_buffers": "32MB", "max_connections": "20"}
 DATABASE = "killed"

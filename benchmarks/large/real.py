@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.calibration.stretches import copy_data
 from benchmarks.large.loads import LOADS
 from benchmarks.samples import provenance
-from pgsweep.pg.bindir import installed_servers
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.bindir import installed_servers
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.filling import PoolContent, pool_content
 from pgsweep.testbed.pgbench import RunningWorkload, create_database, prepare
 from pgsweep.testbed.truth import Patience, SettledWorkload, Truth

@@ -35,7 +35,7 @@ from benchmarks.samples import keep, provenance, refuse_debug_build
 from pgsweep._native import RecordSplitter
 from pgsweep.load.compare import compare_practices
 from pgsweep.load.options import LoadOptions
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.testbed.bulk import COLUMNS, SERVER_SETTINGS, TABLE, TRIGGER, write_rows
 

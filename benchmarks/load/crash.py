@@ -22,10 +22,10 @@ from typing import Any
 
 import psycopg
 
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.load_catalog import read_facts
-from pgsweep.pg.userpath import resolve_relation
+from pgsweep.pg.load.catalog import read_facts
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.userpath import resolve_relation
 
 PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
 SETTINGS = {

@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from benchmarks.load.crash import PGSWEEP
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.bulk import COLUMNS, TABLE
 
 _NAMES: Final = COLUMNS.split(", ")

@@ -28,7 +28,7 @@ import psycopg
 
 from benchmarks.samples import keep, refuse_debug_build
 from pgsweep._native import drop_page_cache, page_cache, peek_relations
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 
 HERE = Path(__file__).parent
 DEBIAN_BINDIR = Path("/usr/lib/postgresql/15/bin")

@@ -37,7 +37,7 @@ from pgsweep.host.procmem import read_family, read_memory, read_status
 from pgsweep.memory.budget import measure_own_tables
 from pgsweep.memory.budget_parts import connections_of, touched_at_most
 from pgsweep.memory.processes import look, opened
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.memory import MemoryResult
 
 HERE = Path(__file__).parent

@@ -21,7 +21,7 @@ from benchmarks.steps import Steps
 from benchmarks.unseen.workloads import UNSEEN
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.demo import EVERYTHING
 from pgsweep.sizing.predict import predict
 from pgsweep.testbed.filling import PoolContent

@@ -34,7 +34,7 @@ import pgsweep
 from benchmarks.restore.picture import draw
 from benchmarks.restore.standby import measure_standby
 from benchmarks.samples import keep, refuse_debug_build
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import drop_from_page_cache
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database

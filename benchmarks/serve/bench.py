@@ -38,7 +38,7 @@ import numpy as np
 from benchmarks.samples import keep, provenance, refuse_debug_build
 from benchmarks.serve.growth import resident_bytes
 from benchmarks.serve.relations import children, make_relations, measure
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database, prepare
 from pgsweep.testbed.workloads import ZIPF, Workload
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import psycopg
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 
 SOURCES: Final = ("peek", "sql")
 _EVERY_SECONDS: Final = 5.0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.samples import keep, refuse_debug_build
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.serve.forecast import predict_pieces
 from pgsweep.serve.recording import Recorder, pieces_of
 from pgsweep.testbed.pgbench import DATABASE, create_database, prepare

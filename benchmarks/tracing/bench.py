@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.evidence.trace import record_trace
-from pgsweep.pg.bindir import find_server
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.bindir import find_server
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 
 HERE = Path(__file__).parent

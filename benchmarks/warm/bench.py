@@ -37,7 +37,7 @@ import psycopg
 
 from benchmarks.huge import huge_pages_set_aside
 from benchmarks.samples import keep, refuse_debug_build
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions

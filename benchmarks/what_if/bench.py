@@ -35,7 +35,7 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.record import Source, record
 from pgsweep.host.server_memory import disk_read_bytes
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.predict import predict
 
 HERE = Path(__file__).parent

@@ -18,16 +18,20 @@ from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Serve
 from pgsweep.host.abilities import READ_THE_POOL, HostChecks, Seen
 from pgsweep.host.perils import perils_of
 from pgsweep.host.postmaster import search
-from pgsweep.pg.abilities import (
+from pgsweep.pg.administrator import Administrator, session_options
+from pgsweep.pg.alter_system import lacking_rights, refuse_kept_elsewhere
+from pgsweep.pg.catalog.abilities import (
     Session,
     read_extension,
     read_primary,
     read_readable_tables,
     read_session,
 )
-from pgsweep.pg.administrator import Administrator, session_options
-from pgsweep.pg.alter_system import lacking_rights, refuse_kept_elsewhere
-from pgsweep.pg.catalog import (
+from pgsweep.pg.catalog.grants import READ_ALL, unread_tables
+from pgsweep.pg.catalog.next_start import read_next_start
+from pgsweep.pg.catalog.place import read_place
+from pgsweep.pg.catalog.provider import Provider, Wanted, read_provider
+from pgsweep.pg.catalog.server import (
     BUFFERCACHE_OBJECTS,
     Server,
     read_buffercache,
@@ -35,15 +39,11 @@ from pgsweep.pg.catalog import (
     read_server,
     readable_schema,
 )
-from pgsweep.pg.connect import Connection, connect
-from pgsweep.pg.conninfo import describe
-from pgsweep.pg.failures import DriverError
-from pgsweep.pg.grants import READ_ALL, unread_tables
-from pgsweep.pg.next_start import read_next_start
-from pgsweep.pg.place import read_place
-from pgsweep.pg.provider import Provider, Wanted, read_provider
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.trust import Distrust, find_distrust, statements_to_create
+from pgsweep.pg.session.connect import Connection, connect
+from pgsweep.pg.session.conninfo import describe
+from pgsweep.pg.session.failures import DriverError
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.trust import Distrust, find_distrust, statements_to_create
 from pgsweep.plain import sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
 from pgsweep.records.place import Place

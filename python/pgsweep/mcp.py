@@ -43,7 +43,7 @@ from pgsweep._native import __version__
 from pgsweep.advice.ask import advise
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.evidence.meta import exported_trace
-from pgsweep.pg.conninfo import place_of
+from pgsweep.pg.session.conninfo import place_of
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.cache import CacheResult
 from pgsweep.records.doctor import DoctorResult

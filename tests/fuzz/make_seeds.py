@@ -22,7 +22,7 @@ from pgsweep.evidence.oracle_general import RECORD
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.script import record_script
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import MODULES, view_of
 from pgsweep.ui.view import Result

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cluster import answers
 from tests.fix_process import wait_until
 from tests.harm.fix_world import DATABASE, Application, World, a_root

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.kill.kills import changed_code
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 
 _NOT_HASHED = re.compile(
     r"base/|pg_wal/|pg_stat|pg_xact/|pg_subtrans/|pg_multixact/|pgsql_tmp|pg_dynshmem/|global/\d"

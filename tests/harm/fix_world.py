@@ -25,8 +25,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgsweep.pg.bindir import find_server
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.bindir import find_server
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.ui.results import to_json
 from tests.fix_cli import Command, launch
 from tests.fix_cluster import ROOT, own_server_files

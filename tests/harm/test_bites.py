@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from pgsweep.pg.connect import connect
+from pgsweep.pg.session.connect import connect
 from tests.fix_process import wait_until
 from tests.harm.fix_poolers import OURS, used
 from tests.harm.fix_world import DATABASE, World

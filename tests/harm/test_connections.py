@@ -13,9 +13,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import ConnectionFailed
-from pgsweep.pg import unanswered
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session import unanswered
+from pgsweep.pg.session.connect import connect
 from tests.fix_cli import launch, run
 from tests.fix_process import wait_until
 from tests.fix_serve import serving

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pgsweep.evidence.script import record_script
-from pgsweep.pg.bindir import find_server
+from pgsweep.pg.private.bindir import find_server
 from tests.fix_process import wait_until
 from tests.harm.cases import CASES, COMMANDS, MOST, Case
 from tests.harm.fix_poolers import OURS, PGBOUNCERS, PgBouncer, used

@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.refusals import translate
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.refusals import translate
 from tests.fix_cli import PGSWEEP
 from tests.fix_doctor import tcp
 from tests.fix_place import run_inside

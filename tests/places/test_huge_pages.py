@@ -21,7 +21,7 @@ from pgsweep.doctor import examine as doctor
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import pool_file
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.hugepages import HugePagesResult
 from tests.fix_advice import growing
 from tests.fix_cli import run

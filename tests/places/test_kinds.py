@@ -17,7 +17,7 @@ from pgsweep.doctor import examine
 from pgsweep.host.perils import perils_of
 from pgsweep.host.place import look
 from pgsweep.memory.processes import _host as host_of
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.place import Kind, Place
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal

@@ -16,7 +16,7 @@ import pytest
 from pgsweep.doctor import examine as doctor
 from pgsweep.host.limits import cached_in
 from pgsweep.host.place import look
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.units import parse_bytes
 from tests.fix_apply import recorded
 from tests.fix_cli import run

@@ -14,7 +14,7 @@ from pgsweep.advice.apply import apply
 from pgsweep.errors import MissingAbility
 from pgsweep.host.patroni import member_of
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.pg.bindir import installed_servers
+from pgsweep.pg.private.bindir import installed_servers
 from pgsweep.ui.forms import patch
 from tests.fix_cli import run
 from tests.fix_forms import SHOWN, WANTED, wanted

@@ -20,9 +20,9 @@ from pgsweep.advice.owner import adapted
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host import patroni
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.manager import read_sources
-from pgsweep.pg.next_start import read_next_start
+from pgsweep.pg.catalog.manager import read_sources
+from pgsweep.pg.catalog.next_start import read_next_start
+from pgsweep.pg.private.cluster import Cluster
 from tests.fix_advice import advised, growing
 from tests.fix_apply import kept, recorded
 from tests.fix_cli import run

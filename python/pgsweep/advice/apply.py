@@ -2,9 +2,9 @@
 
 What postgresql.auto.conf said before is kept in a file of the user's state folder, one for each server:
 copies and standbys have the same system identifier, and what was applied to one is not undone on another (see
-pg/server_identity.py). Before each statement the file has what that changes, so an interrupted run can be
-undone; where nothing was changed there is no file. A second --apply keeps what was before the first. The
-server is never restarted.
+pg/session/server_identity.py). Before each statement the file has what that changes, so an interrupted run
+can be undone; where nothing was changed there is no file. A second --apply keeps what was before the first.
+The server is never restarted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pgsweep.commands import on_server, sudo, this_command
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_private, state_folder, write_whole
 from pgsweep.pg.alter_system import SettingState, alter_system, check_allowed, read_states, reload, statement
-from pgsweep.pg.connect import Connection, connect, set_for_session
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.retry import awaited
-from pgsweep.pg.server_identity import ServerIdentity, differences, read_identity
-from pgsweep.pg.standbys import order_of_change
+from pgsweep.pg.catalog.standbys import order_of_change
+from pgsweep.pg.session.connect import Connection, connect, set_for_session
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.retry import awaited
+from pgsweep.pg.session.server_identity import ServerIdentity, differences, read_identity
 from pgsweep.plain import shell_word
 from pgsweep.records.advice import AdviceResult, AppliedSetting
 from pgsweep.units import parse_bytes

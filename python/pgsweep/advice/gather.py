@@ -45,11 +45,11 @@ from pgsweep.host.postmaster import search
 from pgsweep.memory.budget import budget
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import opened
-from pgsweep.pg.catalog import read_postmaster, read_server
-from pgsweep.pg.connect import connect
-from pgsweep.pg.manager import Source, read_sources
-from pgsweep.pg.place import read_place
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.manager import Source, read_sources
+from pgsweep.pg.catalog.place import read_place
+from pgsweep.pg.catalog.server import read_postmaster, read_server
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.advice import AdviceResult, LeastMemory
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing

@@ -13,7 +13,7 @@ from typing import Final
 from pgsweep.advice.shared_buffers import undo_of
 from pgsweep.advice.situation import Situation
 from pgsweep.commands import on_server, sudo
-from pgsweep.pg.manager import PATRONI
+from pgsweep.pg.catalog.manager import PATRONI
 from pgsweep.records.advice import AdvisedSetting, Gain
 from pgsweep.records.hugepages import HugePagesResult, PageTables
 from pgsweep.units import as_setting, format_bytes, format_count, format_percent, huge_page_word

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.memory.budget import BUFFER_OVERHEAD
-from pgsweep.pg.manager import Source, manager_named
-from pgsweep.pg.provider import PROVIDERS, Wanted, provider_named
+from pgsweep.pg.catalog.manager import Source, manager_named
+from pgsweep.pg.catalog.provider import PROVIDERS, Wanted, provider_named
 from pgsweep.records.advice import AdviceResult, AdvisedSetting
 from pgsweep.records.place import Place
 from pgsweep.units import SETTING_UNITS, format_bytes, in_unit, parse_bytes

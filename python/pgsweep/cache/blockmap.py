@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from pgsweep.commands import on_server
 from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import MAIN_FORK, find_data_files
-from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.catalog import RelationPlace, find_relation
+from pgsweep.pg.catalog.buffercache import Snapshot
+from pgsweep.pg.catalog.server import RelationPlace, find_relation
 from pgsweep.records.cache import CacheMap
 from pgsweep.residency.access import Access
 from pgsweep.residency.page_cache import read_pages

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pgsweep._native import drop_page_cache
 from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import find_data_files
-from pgsweep.pg.catalog import RelationPlace, find_relation
-from pgsweep.pg.connect import connect, same_server
+from pgsweep.pg.catalog.server import RelationPlace, find_relation
 from pgsweep.pg.evict import cannot_evict, evict, evict_statement
 from pgsweep.pg.prewarm import written_out
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.session.connect import connect, same_server
+from pgsweep.pg.session.refusals import explained
 from pgsweep.residency.access import Access
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import MAIN_FORK, Fork
-from pgsweep.pg.backends import read_backends
-from pgsweep.pg.connect import connect
+from pgsweep.pg.catalog.backends import read_backends
 from pgsweep.pg.explain import Explainer
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.footprint import FootprintChange, FootprintRelation, FootprintResult, FootprintRun
 from pgsweep.records.rollup import is_catalog
 from pgsweep.residency.access import Access, PoolSource, opened

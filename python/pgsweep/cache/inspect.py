@@ -20,7 +20,7 @@ import numpy as np
 from pgsweep.cache.blockmap import draw_map
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
-from pgsweep.pg.buffercache import Snapshot
+from pgsweep.pg.catalog.buffercache import Snapshot
 from pgsweep.records.cache import CacheResult, Missing, PoolState
 from pgsweep.records.rollup import fold_catalogs, largest, merged, roll_up
 from pgsweep.residency.access import Access

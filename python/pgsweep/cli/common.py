@@ -105,7 +105,7 @@ def is_connection(text: str) -> bool:
     """Return whether a word is a connection string or a URI, and not a name."""
     if "=" not in text and "://" not in text:
         return False
-    from pgsweep.pg.conninfo import is_conninfo
+    from pgsweep.pg.session.conninfo import is_conninfo
 
     return is_conninfo(text)
 

@@ -41,10 +41,10 @@ def schema_names(ctx: click.Context, _parameter: click.Parameter, incomplete: st
 def _found(
     ctx: click.Context, incomplete: str, kind: Literal["databases", "relations", "schemas"]
 ) -> list[CompletionItem]:
-    from pgsweep.pg.catalog import read_names_like
-    from pgsweep.pg.connect import connect
-    from pgsweep.pg.conninfo import build_conninfo
-    from pgsweep.pg.refusals import explained
+    from pgsweep.pg.catalog.server import read_names_like
+    from pgsweep.pg.session.connect import connect
+    from pgsweep.pg.session.conninfo import build_conninfo
+    from pgsweep.pg.session.refusals import explained
 
     given = ctx.params
     try:

@@ -81,7 +81,7 @@ class Target:
         try:
             return feature(self.conninfo)
         except ConnectionLost as error:
-            from pgsweep.pg.session_end import say_if_dropped
+            from pgsweep.pg.session.session_end import say_if_dropped
 
             say_if_dropped(error, self.conninfo)
             raise
@@ -99,7 +99,7 @@ class Target:
     def options(self) -> dict[str, str]:
         """Return psql's options for what was given, without password; none for what libpq cannot parse."""
         if self.is_named:  # else the driver, which takes longest of all to load, is not needed
-            from pgsweep.pg.conninfo import server_options
+            from pgsweep.pg.session.conninfo import server_options
 
             with suppress(PgsweepError):
                 return server_options(self.conninfo)
@@ -108,7 +108,7 @@ class Target:
     @property
     def server(self) -> str:
         """Where the server is, in words and without password: `db1, port 5432`."""
-        from pgsweep.pg.conninfo import place_of
+        from pgsweep.pg.session.conninfo import place_of
 
         return place_of(self.conninfo)
 
@@ -119,7 +119,7 @@ class Target:
         Raises:
             UsageError: libpq cannot parse what was given, or the database was given twice.
         """
-        from pgsweep.pg.conninfo import build_conninfo
+        from pgsweep.pg.session.conninfo import build_conninfo
 
         names = self._names
         database = names.get("database")

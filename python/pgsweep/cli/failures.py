@@ -59,7 +59,7 @@ def describe(error: BaseException, settings: Settings) -> int:
         _write(settings, f"the operating system refused{where}: {error.strerror}", *why)
         return PgsweepError.exit_code
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
-        from pgsweep.pg.secrets import without_secrets
+        from pgsweep.pg.session.secrets import without_secrets
 
         foreign = next((word for word in settings.arguments if _is_foreign(word)), None)
         word = without_secrets(
@@ -107,10 +107,10 @@ def _no_more_files(error: BaseException) -> tuple[str, str] | None:
 
 def _of_server(error: BaseException) -> PgsweepError | None:
     """Return the error for a failed statement that no feature has explained."""
-    if "pgsweep.pg.connect" not in sys.modules:
+    if "pgsweep.pg.session.connect" not in sys.modules:
         return None  # then there was no session
-    from pgsweep.pg.failures import DriverError
-    from pgsweep.pg.refusals import translate
+    from pgsweep.pg.session.failures import DriverError
+    from pgsweep.pg.session.refusals import translate
 
     return translate(error) if isinstance(error, DriverError) else None
 
@@ -150,7 +150,7 @@ def _masked(settings: Settings, text: str) -> str:
     """Return the text without passwords: an argument in the wrong place is quoted, and may hold one."""
     if not any("=" in word or ":/" in word for word in settings.arguments):
         return text
-    from pgsweep.pg.secrets import masked  # psycopg comes with it, which takes a while to load
+    from pgsweep.pg.session.secrets import masked  # psycopg comes with it, which takes a while to load
 
     return masked(text)
 

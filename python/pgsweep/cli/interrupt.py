@@ -149,7 +149,7 @@ def ended_for_sure() -> Iterator[None]:
 
 def _hurry(seconds: float | None) -> None:
     """Let no thread wait longer than that for a server; one that must be told what it did is waited for."""
-    wire = sys.modules.get("pgsweep.pg.wire")
+    wire = sys.modules.get("pgsweep.pg.session.wire")
     if wire is not None and not _held.locked():
         wire.Wire.hurry(seconds)
 
@@ -190,7 +190,7 @@ def suspended_between_answers() -> Iterator[None]:
 
     def suspend() -> None:
         with suspending, ExitStack() as held:
-            if (wire := sys.modules.get("pgsweep.pg.wire")) is not None:
+            if (wire := sys.modules.get("pgsweep.pg.session.wire")) is not None:
                 held.enter_context(wire.Wire.turns.none(_ANSWER_SECONDS))
             # To this thread: no other one goes on before it is handled.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
@@ -214,7 +214,7 @@ def no_session_left() -> Iterator[None]:
         yield
     finally:
         # A command without a server has not loaded the driver.
-        if (sessions := sys.modules.get("pgsweep.pg.open_sessions")) is not None:
+        if (sessions := sys.modules.get("pgsweep.pg.session.open_sessions")) is not None:
             with _handled(lambda _number, _frame: None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 sessions.end_sessions()
 

@@ -32,7 +32,7 @@ def command(_run: Run, /, *, targets: tuple[str, ...], evidence: tuple[Path, ...
       pgsweep mcp shop
       pgsweep mcp prod:service=shop test:service=shop_test --evidence /var/lib/evidence
     """
-    from pgsweep.pg.conninfo import build_conninfo, describe
+    from pgsweep.pg.session.conninfo import build_conninfo, describe
 
     servers: dict[str, str] = {}
     for target in targets:

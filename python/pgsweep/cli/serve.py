@@ -172,7 +172,7 @@ def command(
 def _run(settings: Settings, config: ServeConfig) -> None:
     """Serve until a signal ends it."""
     _require_packages()
-    from pgsweep.pg.conninfo import describe
+    from pgsweep.pg.session.conninfo import describe
     from pgsweep.serve.run import serve
 
     count = len(config.servers)

@@ -29,7 +29,7 @@ class Settings:
 
     def command(self) -> str:
         """Return the command line, without passwords."""
-        from pgsweep.pg.secrets import without_secrets
+        from pgsweep.pg.session.secrets import without_secrets
 
         return shell_words(["pgsweep", *(without_secrets(word) for word in self.arguments)])
 

@@ -18,7 +18,7 @@ from pgsweep.evidence.schema import TABLES, TWICE
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.host.cached_ranges import cached_ranges
 from pgsweep.host.pages import pages_of_block
-from pgsweep.pg.catalog import Server
+from pgsweep.pg.catalog.server import Server
 
 NOT_RECORDED: Final = "page_cache_not_recorded"
 """The fact that says why it is not known which blocks the page cache holds."""

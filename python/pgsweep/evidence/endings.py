@@ -7,7 +7,7 @@ from typing import Final
 from pgsweep.evidence.schema import SERVER_ENDED
 
 WENT_AWAY: Final = frozenset({"server", "session", "dropped", "connection"})
-"""Values of `ended_by` (pg/session_end.py): in all but the first the server runs on."""
+"""Values of `ended_by` (pg/session/session_end.py): in all but the first the server runs on."""
 
 _WARNINGS: Final = {
     "server": SERVER_ENDED,

@@ -27,12 +27,12 @@ from pgsweep.evidence.sampling import MODULUS
 from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.evidence.snapshots import judged, snapshot_columns, time_columns
 from pgsweep.evidence.store import EvidenceWriter
-from pgsweep.pg.buffercache import Snapshot, assembled
-from pgsweep.pg.catalog import Relation, Server, relation_of
-from pgsweep.pg.counters import Counter, of_databases, of_writers
-from pgsweep.pg.place import place_at
-from pgsweep.pg.provider import PROVIDERS
-from pgsweep.pg.shapes import OID_MAX
+from pgsweep.pg.catalog.buffercache import Snapshot, assembled
+from pgsweep.pg.catalog.counters import Counter, of_databases, of_writers
+from pgsweep.pg.catalog.place import place_at
+from pgsweep.pg.catalog.provider import PROVIDERS
+from pgsweep.pg.catalog.server import Relation, Server, relation_of
+from pgsweep.pg.session.shapes import OID_MAX
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.versions import beyond_tested

@@ -32,7 +32,7 @@ from pgsweep.host.processor_time import (
     server_seconds,
 )
 from pgsweep.host.server_memory import disk_read_bytes, neighbours, read_server_memory, refaults
-from pgsweep.pg.counters import Counter
+from pgsweep.pg.catalog.counters import Counter
 
 _MOST_NEIGHBOURS: Final = 20
 _OF_ALL_MEMORY: Final = ("memory_bytes", "memory_from", "memory_other_bytes")

@@ -19,12 +19,12 @@ from pgsweep.evidence.place import place_text
 from pgsweep.evidence.schema import TABLES, EvidenceMeta, is_identifier
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.host.machine import boot_clock
-from pgsweep.pg.catalog import Relation, Server, read_cluster
-from pgsweep.pg.connect import Connection, connect
-from pgsweep.pg.counters import Counter, CounterReader
-from pgsweep.pg.failures import SessionLost, first_line
-from pgsweep.pg.place import read_place
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.counters import Counter, CounterReader
+from pgsweep.pg.catalog.place import read_place
+from pgsweep.pg.catalog.server import Relation, Server, read_cluster
+from pgsweep.pg.session.connect import Connection, connect
+from pgsweep.pg.session.failures import SessionLost, first_line
+from pgsweep.pg.session.refusals import explained
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.versions import beyond_tested

@@ -32,11 +32,11 @@ from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
 from pgsweep.evidence.snapshots import Course, PoolGone, Recording, note_sample, sample_of
 from pgsweep.evidence.store import EvidenceWriter
-from pgsweep.pg.agreement import disagreement
-from pgsweep.pg.buffercache import Snapshot, snapshot_of, used_buffers
-from pgsweep.pg.catalog import Relation, Server, read_server
-from pgsweep.pg.connect import Connection, session_lives
-from pgsweep.pg.postmaster import local_postmaster
+from pgsweep.pg.catalog.agreement import disagreement
+from pgsweep.pg.catalog.buffercache import Snapshot, snapshot_of, used_buffers
+from pgsweep.pg.catalog.server import Relation, Server, read_server
+from pgsweep.pg.session.connect import Connection, session_lives
+from pgsweep.pg.session.postmaster import local_postmaster
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_percent

@@ -22,9 +22,11 @@ from pgsweep.evidence.trace_recording import COPY_SECONDS
 from pgsweep.host.postmaster import search
 from pgsweep.host.processor_pace import ROUND_READS, ROUND_SECONDS
 from pgsweep.host.processor_time import COLD_READS, COPIES
-from pgsweep.pg.buffercache import memory_statements, snapshot_query, summary_query
-from pgsweep.pg.catalog import read_buffercache, read_postmaster, read_server, readable_schema
-from pgsweep.pg.connect import (
+from pgsweep.pg.catalog.buffercache import memory_statements, snapshot_query, summary_query
+from pgsweep.pg.catalog.counters import FRESH_STATISTICS
+from pgsweep.pg.catalog.server import read_buffercache, read_postmaster, read_server, readable_schema
+from pgsweep.pg.queries import load, numbered
+from pgsweep.pg.session.connect import (
     Connection,
     connect,
     first_statement,
@@ -32,10 +34,8 @@ from pgsweep.pg.connect import (
     setting_statement,
     startup_options,
 )
-from pgsweep.pg.counters import FRESH_STATISTICS
-from pgsweep.pg.postmaster import local_postmaster
-from pgsweep.pg.queries import load, numbered
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.session.postmaster import local_postmaster
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.prediction import PlanStep, RecordPlan
 from pgsweep.units import format_plain
 

@@ -16,8 +16,14 @@ import msgspec
 
 from pgsweep.evidence.observe import CounterLog, relation_columns
 from pgsweep.evidence.writer import EvidenceWriter
-from pgsweep.pg.catalog import Relation, estimated_sizes, read_databases, read_relations, read_temporary
-from pgsweep.pg.connect import Connection
+from pgsweep.pg.catalog.server import (
+    Relation,
+    estimated_sizes,
+    read_databases,
+    read_relations,
+    read_temporary,
+)
+from pgsweep.pg.session.connect import Connection
 
 _PG_CLASS: Final = "1259"
 _PG_DATABASE: Final = 1262

@@ -12,8 +12,8 @@ from pathlib import Path
 from pgsweep.commands import recording
 from pgsweep.errors import OtherServer
 from pgsweep.evidence.schema import EvidenceMeta, other_cluster
-from pgsweep.pg.catalog import read_cluster
-from pgsweep.pg.connect import Connection
+from pgsweep.pg.catalog.server import read_cluster
+from pgsweep.pg.session.connect import Connection
 
 
 def check_cluster(connection: Connection, meta: EvidenceMeta, evidence: Path) -> str | None:

@@ -51,12 +51,12 @@ from pgsweep.evidence.snapshot_schedule import (
 )
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.processor_time import backend_seconds
-from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.catalog import Relation, Server
-from pgsweep.pg.connect import Connection, session_lives
-from pgsweep.pg.counters import Counter, CounterReader
-from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_line
-from pgsweep.pg.session_end import SessionWatch
+from pgsweep.pg.catalog.buffercache import Snapshot
+from pgsweep.pg.catalog.counters import Counter, CounterReader
+from pgsweep.pg.catalog.server import Relation, Server
+from pgsweep.pg.session.connect import Connection, session_lives
+from pgsweep.pg.session.failures import QueryCanceled, ServerError, SessionLost, first_line
+from pgsweep.pg.session.session_end import SessionWatch
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_minutes, format_percent

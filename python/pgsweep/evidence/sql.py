@@ -20,8 +20,8 @@ from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
 from pgsweep.evidence.snapshots import Course, Recording, note_sample, sample_of
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.postmaster import search
-from pgsweep.pg.buffercache import Snapshot, SnapshotReader
-from pgsweep.pg.catalog import Relation, Server, read_postmaster, read_server, require_buffercache
+from pgsweep.pg.catalog.buffercache import Snapshot, SnapshotReader
+from pgsweep.pg.catalog.server import Relation, Server, read_postmaster, read_server, require_buffercache
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_percent

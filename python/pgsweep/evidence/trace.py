@@ -20,8 +20,8 @@ from pgsweep.evidence.observe import session
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.evidence.trace_recording import Limits, TraceRecording
 from pgsweep.host.abilities import X86_64_ONLY
-from pgsweep.pg.catalog import read_server
-from pgsweep.pg.postmaster import local_postmaster
+from pgsweep.pg.catalog.server import read_server
+from pgsweep.pg.session.postmaster import local_postmaster
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.versions import beyond_tested
@@ -50,8 +50,8 @@ def record_trace(
     All databases are recorded, because they share the buffer pool; the evidence says which one it is about.
 
     The result says in `ended_by` why it ended: `time`, `limit` (max_events or max_bytes), `interrupt`,
-    `server` (it was stopped, restarted, or crashed), or why else the session has gone (pg/session_end.py); in
-    all cases the evidence is valid up to there.
+    `server` (it was stopped, restarted, or crashed), or why else the session has gone
+    (pg/session/session_end.py); in all cases the evidence is valid up to there.
 
     Args:
         conninfo, output, max_events, max_bytes, budget, stop: as for `record` (record.py).

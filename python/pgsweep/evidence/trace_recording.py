@@ -33,13 +33,13 @@ from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
 from pgsweep.host.processor_pace import PaceTimer
 from pgsweep.host.processor_time import CopyTimer
-from pgsweep.pg.agreement import disagreement
-from pgsweep.pg.buffercache import used_buffers
-from pgsweep.pg.catalog import Server, read_counted_since, read_recovery
-from pgsweep.pg.connect import Connection, session_lives
-from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.failures import QueryCanceled, SessionLost, first_line
-from pgsweep.pg.session_end import SessionWatch
+from pgsweep.pg.catalog.agreement import disagreement
+from pgsweep.pg.catalog.buffercache import used_buffers
+from pgsweep.pg.catalog.counters import CounterReader
+from pgsweep.pg.catalog.server import Server, read_counted_since, read_recovery
+from pgsweep.pg.session.connect import Connection, session_lives
+from pgsweep.pg.session.failures import QueryCanceled, SessionLost, first_line
+from pgsweep.pg.session.session_end import SessionWatch
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_percent

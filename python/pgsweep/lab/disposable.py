@@ -25,10 +25,7 @@ from pgsweep.host.datafiles import find_data_files
 from pgsweep.lab.protocol import Disposable, NothingRuns
 from pgsweep.lab.shell import run_command
 from pgsweep.pg.alter_system import check_allowed, read_states
-from pgsweep.pg.bindir import ServerBinaries, find_server
-from pgsweep.pg.catalog import read_cluster, read_databases, read_postmaster, read_server
-from pgsweep.pg.connect import Connection, connect
-from pgsweep.pg.conninfo import describe, place_of
+from pgsweep.pg.catalog.server import read_cluster, read_databases, read_postmaster, read_server
 from pgsweep.pg.disposable import (
     DATABASE,
     check_database,
@@ -39,10 +36,13 @@ from pgsweep.pg.disposable import (
     other_clients,
     overridden,
 )
-from pgsweep.pg.postmaster import local_postmaster
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.retry import patiently
-from pgsweep.pg.rundir import postmaster_lines
+from pgsweep.pg.private.bindir import ServerBinaries, find_server
+from pgsweep.pg.private.rundir import postmaster_lines
+from pgsweep.pg.session.connect import Connection, connect
+from pgsweep.pg.session.conninfo import describe, place_of
+from pgsweep.pg.session.postmaster import local_postmaster
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.retry import patiently
 from pgsweep.plain import shown
 from pgsweep.progress import Progress
 from pgsweep.testbed import pgbench

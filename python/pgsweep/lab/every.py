@@ -10,7 +10,7 @@ from pgsweep.host.machine import describe_machine
 from pgsweep.lab.catalog import Experiment, experiments, missing_needs
 from pgsweep.lab.protocol import Place
 from pgsweep.lab.run import prepare
-from pgsweep.pg.bindir import find_server
+from pgsweep.pg.private.bindir import find_server
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.lab import LabAllResult, LabResult, LabSkipped
 from pgsweep.units import format_minutes, format_plain

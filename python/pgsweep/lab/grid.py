@@ -21,8 +21,8 @@ from msgspec import Meta
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.lab.disposable import check_names, opened_server
 from pgsweep.lab.protocol import Advance, CellPlan, Done, Place, Work
-from pgsweep.pg.bindir import find_server
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.bindir import find_server
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.plain import shown
 from pgsweep.progress import Progress
 from pgsweep.regular import read_regular

@@ -17,7 +17,7 @@ from pgsweep.host.machine import describe_machine
 from pgsweep.lab.one import Clock, run_one
 from pgsweep.lab.protocol import NothingRuns, Place, Plan
 from pgsweep.lab.store import Samples
-from pgsweep.pg.bindir import find_server
+from pgsweep.pg.private.bindir import find_server
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.lab import LabRun
 from pgsweep.workers import WorkerPool, is_loss

@@ -11,7 +11,7 @@ from pgsweep.lab.catalog import Experiment
 from pgsweep.lab.grid import Grid, Task, Variant
 from pgsweep.lab.protocol import Advance, CellPlan, Done, Place, Plan, Work
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, kilobytes
-from pgsweep.pg.bindir import find_server
+from pgsweep.pg.private.bindir import find_server
 from pgsweep.progress import Progress
 from pgsweep.testbed.pgbench import find_pgbench
 from pgsweep.units import format_plain

@@ -24,7 +24,7 @@ from pgsweep.lab.one import Clock, now, run_one
 from pgsweep.lab.protocol import CellPlan, Place, Plan
 from pgsweep.lab.statistics import median_interval, relative_spread
 from pgsweep.lab.store import Header, Samples, opened_samples
-from pgsweep.pg.bindir import find_server
+from pgsweep.pg.private.bindir import find_server
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.lab import LabCell, LabControl, LabExperiment, LabResult, LabRun
 from pgsweep.testbed.control import Control

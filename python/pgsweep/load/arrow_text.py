@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgsweep.pg.load_catalog import Column
+from pgsweep.pg.load.catalog import Column
 
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UUID: Final = "arrow.uuid"

@@ -25,14 +25,14 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.plan import prepare
 from pgsweep.load.source import Input, find_inputs
 from pgsweep.load.split import records_of
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_catalog import Catalog, read_catalog
-from pgsweep.pg.load_code import read_code, under_path
-from pgsweep.pg.load_compare import insert_rows, run_statements, table_copy
-from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, open_session, settle
-from pgsweep.pg.load_work import analyze, drop_objects, failure_of, unlogged_change
-from pgsweep.pg.userpath import resolve_relation
+from pgsweep.pg.load.catalog import Catalog, read_catalog
+from pgsweep.pg.load.code import read_code, under_path
+from pgsweep.pg.load.compare import insert_rows, run_statements, table_copy
+from pgsweep.pg.load.copy import BadRow, CopyTarget, copy_with_path, open_session, settle
+from pgsweep.pg.load.work import analyze, drop_objects, failure_of, unlogged_change
+from pgsweep.pg.session.connect import Connection
+from pgsweep.pg.session.failures import DriverError
+from pgsweep.pg.session.userpath import resolve_relation
 from pgsweep.progress import Progress
 from pgsweep.records.load import LoadCompareResult, LoadPractice
 

@@ -18,14 +18,14 @@ from pgsweep.load.refusing import copy_chunk
 from pgsweep.load.rows import JsonRows, parquet_chunks
 from pgsweep.load.source import FileParts, Input, InputError, check_unchanged, opened
 from pgsweep.load.split import Chunk, read_chunks
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.failures import DeadlockDetected, DriverError, SerializationFailure
-from pgsweep.pg.load_catalog import Column
-from pgsweep.pg.load_copy import open_session
-from pgsweep.pg.load_journal import CopiedPiece, LoadId, Piece, Reject, add_piece
-from pgsweep.pg.load_lock import check_same
-from pgsweep.pg.load_work import failure_of
-from pgsweep.pg.retry import repeated
+from pgsweep.pg.load.catalog import Column
+from pgsweep.pg.load.copy import open_session
+from pgsweep.pg.load.journal import CopiedPiece, LoadId, Piece, Reject, add_piece
+from pgsweep.pg.load.lock import check_same
+from pgsweep.pg.load.work import failure_of
+from pgsweep.pg.session.connect import Connection
+from pgsweep.pg.session.failures import DeadlockDetected, DriverError, SerializationFailure
+from pgsweep.pg.session.retry import repeated
 from pgsweep.plain import quoted_where_needed
 from pgsweep.progress import Listener, NullListener
 from pgsweep.records.load import LoadChoice, LoadStep

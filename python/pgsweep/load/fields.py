@@ -14,8 +14,8 @@ from pgsweep.load.document import LoadDocument
 from pgsweep.load.options import Format, LoadOptions
 from pgsweep.load.source import Input, InputError
 from pgsweep.load.split import Chunk, codec_of, pairs_of, records_of, without_end
-from pgsweep.pg.load_copy import CopyTarget
-from pgsweep.pg.load_journal import Reject
+from pgsweep.pg.load.copy import CopyTarget
+from pgsweep.pg.load.journal import Reject
 from pgsweep.units import format_many
 
 _ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}

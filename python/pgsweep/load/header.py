@@ -14,7 +14,7 @@ from pgsweep.load.names import check_columns, columns_for, named, quoted
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.source import Input, InputError
 from pgsweep.load.split import Head, check_header_end, codec_of, splitter_for
-from pgsweep.pg.load_catalog import Column
+from pgsweep.pg.load.catalog import Column
 from pgsweep.plain import shell_word
 from pgsweep.units import format_many
 

@@ -16,11 +16,11 @@ import msgspec
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import read_private, state_folder
 from pgsweep.load.document import LocalJournal, remove_local
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.conninfo import place_of
-from pgsweep.pg.load_catalog import differences, read_facts
-from pgsweep.pg.load_journal import begun_by_others, holder_of, read_unfinished
-from pgsweep.pg.userpath import resolve_relation
+from pgsweep.pg.load.catalog import differences, read_facts
+from pgsweep.pg.load.journal import begun_by_others, holder_of, read_unfinished
+from pgsweep.pg.session.connect import Connection
+from pgsweep.pg.session.conninfo import place_of
+from pgsweep.pg.session.userpath import resolve_relation
 from pgsweep.plain import shell_word
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pgsweep.errors import UsageError
-from pgsweep.pg.load_catalog import Column
+from pgsweep.pg.load.catalog import Column
 from pgsweep.plain import shell_word
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from pgsweep.load.options import LoadOptions
-from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
-from pgsweep.pg.load_journal import VALIDATED, JournalObject
+from pgsweep.pg.load.catalog import Catalog, IndexFacts, KeyFacts
+from pgsweep.pg.load.journal import VALIDATED, JournalObject
 from pgsweep.units import parse_bytes
 
 # Assumed, of a server whose data fit its memory; --compare measures them here.

@@ -20,11 +20,11 @@ from pgsweep.load.copying import step_since
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.table import check_primary
 from pgsweep.load.way import without_wal
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_catalog import Catalog, KeyFacts, TriggerFacts, differences, read_catalog, read_facts
-from pgsweep.pg.load_lock import Note
-from pgsweep.pg.load_partition import attach_partition, make_partition, name_of_new
-from pgsweep.pg.userpath import resolve_relation
+from pgsweep.pg.load.catalog import Catalog, KeyFacts, TriggerFacts, differences, read_catalog, read_facts
+from pgsweep.pg.load.lock import Note
+from pgsweep.pg.load.partition import attach_partition, make_partition, name_of_new
+from pgsweep.pg.session.connect import Connection
+from pgsweep.pg.session.userpath import resolve_relation
 from pgsweep.records.load import LoadChoice, LoadPlan, LoadStep
 
 _GIVEN_UP: Final = (

@@ -18,9 +18,7 @@ from pgsweep.load.refusing import Refused
 from pgsweep.load.rejects import leave_rejects, write_rejects
 from pgsweep.load.source import ChangedFile, InputError
 from pgsweep.load.unlogged import not_empty
-from pgsweep.pg.conninfo import place_of
-from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_catalog import (
+from pgsweep.pg.load.catalog import (
     changed_since_plan,
     differences,
     hindering,
@@ -28,8 +26,8 @@ from pgsweep.pg.load_catalog import (
     read_facts,
     read_hindrances,
 )
-from pgsweep.pg.load_copy import WrongCount, open_session
-from pgsweep.pg.load_journal import (
+from pgsweep.pg.load.copy import WrongCount, open_session
+from pgsweep.pg.load.journal import (
     UNLOGGED,
     JournalObject,
     Phase,
@@ -44,9 +42,9 @@ from pgsweep.pg.load_journal import (
     set_phase,
     set_present,
 )
-from pgsweep.pg.load_lock import in_short_lock, lock_statement
-from pgsweep.pg.load_progress import wal_position
-from pgsweep.pg.load_work import (
+from pgsweep.pg.load.lock import in_short_lock, lock_statement
+from pgsweep.pg.load.progress import wal_position
+from pgsweep.pg.load.work import (
     CannotMake,
     CannotRemove,
     adopt_object,
@@ -59,6 +57,8 @@ from pgsweep.pg.load_work import (
     left_to_vacuum,
     remove_rows,
 )
+from pgsweep.pg.session.conninfo import place_of
+from pgsweep.pg.session.failures import DriverError
 from pgsweep.records.load import LoadOutcome, LoadStep
 from pgsweep.units import format_many
 

@@ -33,12 +33,12 @@ from pgsweep.load.split import read_first
 from pgsweep.load.table import check_table
 from pgsweep.load.unlogged import GIVEN_UP, check_unlogged
 from pgsweep.load.way import Way, decide_way, fires
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
-from pgsweep.pg.load_code import Code
-from pgsweep.pg.load_copy import CopyTarget
-from pgsweep.pg.load_journal import UNLOGGED, JournalObject
-from pgsweep.pg.load_work import unlogged_change
+from pgsweep.pg.load.catalog import Catalog, IndexFacts, KeyFacts
+from pgsweep.pg.load.code import Code
+from pgsweep.pg.load.copy import CopyTarget
+from pgsweep.pg.load.journal import UNLOGGED, JournalObject
+from pgsweep.pg.load.work import unlogged_change
+from pgsweep.pg.session.connect import Connection
 from pgsweep.plain import quoted_where_needed
 from pgsweep.records.load import (
     LoadChoice,

@@ -10,12 +10,12 @@ from typing import Final
 
 from pgsweep.load.copying import Running, Threads, step_since
 from pgsweep.load.document import LoadDocument
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_copy import open_session
-from pgsweep.pg.load_journal import UNLOGGED, JournalObject
-from pgsweep.pg.load_progress import build_progress
-from pgsweep.pg.load_work import Build, CannotMake, failure_of, make_object
+from pgsweep.pg.load.copy import open_session
+from pgsweep.pg.load.journal import UNLOGGED, JournalObject
+from pgsweep.pg.load.progress import build_progress
+from pgsweep.pg.load.work import Build, CannotMake, failure_of, make_object
+from pgsweep.pg.session.connect import Connection
+from pgsweep.pg.session.failures import DriverError
 from pgsweep.records.load import LoadStep
 
 _SHOWN_EVERY_SECONDS: Final = 1.0

@@ -13,11 +13,11 @@ from pgsweep.load.document import LoadDocument
 from pgsweep.load.fields import values_of, with_names
 from pgsweep.load.source import Input
 from pgsweep.load.split import CR, Chunk, is_text, line_ends, line_of, records_of
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, wrong_count
-from pgsweep.pg.load_journal import Reject
-from pgsweep.pg.load_partition import BOUND_CHECK
-from pgsweep.pg.load_search import Records, Refusals, Search
+from pgsweep.pg.load.copy import BadRow, CopyTarget, copy_with_path, wrong_count
+from pgsweep.pg.load.journal import Reject
+from pgsweep.pg.load.partition import BOUND_CHECK
+from pgsweep.pg.load.search import Records, Refusals, Search
+from pgsweep.pg.session.connect import Connection
 from pgsweep.units import format_many
 
 

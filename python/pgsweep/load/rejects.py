@@ -12,7 +12,7 @@ from pgsweep.files import write_whole
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.refusing import Refused
 from pgsweep.load.split import codec_of, without_end
-from pgsweep.pg.load_journal import Reject
+from pgsweep.pg.load.journal import Reject
 from pgsweep.plain import shell_word
 
 

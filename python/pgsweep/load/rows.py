@@ -26,8 +26,8 @@ from pgsweep.load.names import columns_for, named
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.source import BLOCK_BYTES, Input, InputError
 from pgsweep.load.split import Chunk, Head
-from pgsweep.pg.load_catalog import Column
-from pgsweep.pg.load_journal import Reject
+from pgsweep.pg.load.catalog import Column
+from pgsweep.pg.load.journal import Reject
 from pgsweep.plain import shell_word
 from pgsweep.units import format_bytes
 

@@ -3,7 +3,7 @@
     planned ──► copying ──► rebuilding ──► (gone: loaded)
                    └────────────┴──► rolling back ──► (gone: as before)
 
-Each arrow is one transaction of the database; pg/load_journal.py lists what each contains. A run that ends
+Each arrow is one transaction of the database; pg/load/journal.py lists what each contains. A run that ends
 early leaves one of these phases, and a later run continues from there: `resume` to the right, `roll_back`
 down. The phase `rolling back` begins with the transaction that removes the rows: where they cannot be
 removed, the load is where it was, and `resume` or `keep_as_is` ends it. A record that the server refuses, or
@@ -34,12 +34,10 @@ from pgsweep.load.plan import Agreed, prepare
 from pgsweep.load.single import load_in_one
 from pgsweep.load.source import Input, check_outputs, check_unchanged, find_inputs
 from pgsweep.load.table import check_primary
-from pgsweep.pg.connect import Connection, connect
-from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_catalog import Catalog, changed_since_plan, read_catalog
-from pgsweep.pg.load_code import read_code
-from pgsweep.pg.load_copy import open_session
-from pgsweep.pg.load_journal import (
+from pgsweep.pg.load.catalog import Catalog, changed_since_plan, read_catalog
+from pgsweep.pg.load.code import read_code
+from pgsweep.pg.load.copy import open_session
+from pgsweep.pg.load.journal import (
     LoadId,
     Unfinished,
     at_work,
@@ -51,10 +49,12 @@ from pgsweep.pg.load_journal import (
     make_journal,
     read_unfinished,
 )
-from pgsweep.pg.load_lock import dropped
-from pgsweep.pg.load_ways import Ways
-from pgsweep.pg.load_work import current_xid, failure_of, own_rows_are_distinct
-from pgsweep.pg.userpath import parts_of_name, resolve_relation
+from pgsweep.pg.load.lock import dropped
+from pgsweep.pg.load.ways import Ways
+from pgsweep.pg.load.work import current_xid, failure_of, own_rows_are_distinct
+from pgsweep.pg.session.connect import Connection, connect
+from pgsweep.pg.session.failures import DriverError
+from pgsweep.pg.session.userpath import parts_of_name, resolve_relation
 from pgsweep.plain import shell_word
 from pgsweep.records.load import LoadOutcome, LoadPlan, LoadResult
 

@@ -26,14 +26,12 @@ from pgsweep.load.rebuild import make_all_here
 from pgsweep.load.refusing import Refused
 from pgsweep.load.rejects import leave_rejects, write_rejects
 from pgsweep.load.whole import OneTransaction, Stopped
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_catalog import check_as_planned, differences, read_facts
-from pgsweep.pg.load_copy import open_session
-from pgsweep.pg.load_journal import claim
-from pgsweep.pg.load_lock import lock_now
-from pgsweep.pg.load_progress import wal_position
-from pgsweep.pg.load_work import (
+from pgsweep.pg.load.catalog import check_as_planned, differences, read_facts
+from pgsweep.pg.load.copy import open_session
+from pgsweep.pg.load.journal import claim
+from pgsweep.pg.load.lock import lock_now
+from pgsweep.pg.load.progress import wal_position
+from pgsweep.pg.load.work import (
     analyze,
     current_xid,
     dead_rows,
@@ -43,7 +41,9 @@ from pgsweep.pg.load_work import (
     outcome_of,
     truncate,
 )
-from pgsweep.pg.retry import awaited
+from pgsweep.pg.session.connect import Connection
+from pgsweep.pg.session.failures import DriverError
+from pgsweep.pg.session.retry import awaited
 from pgsweep.records.load import LoadOutcome, LoadStep
 from pgsweep.units import format_many
 

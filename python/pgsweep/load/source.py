@@ -23,7 +23,7 @@ import msgspec
 from pgsweep.commands import on_server
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import Format, LoadOptions
-from pgsweep.pg.load_ways import Ways
+from pgsweep.pg.load.ways import Ways
 from pgsweep.plain import shell_word
 
 BLOCK_BYTES: Final = 1 << 20

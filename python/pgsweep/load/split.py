@@ -17,8 +17,8 @@ from typing import Any, Final
 from pgsweep._native import RecordSplitter
 from pgsweep.load.options import Format, LoadOptions
 from pgsweep.load.source import BLOCK_BYTES, Input, InputError, Reader, check_encoding, opened
-from pgsweep.pg.load_journal import Reject
-from pgsweep.pg.load_search import Records
+from pgsweep.pg.load.journal import Reject
+from pgsweep.pg.load.search import Records
 from pgsweep.units import format_bytes
 
 _UTF8_MARK: Final = b"\xef\xbb\xbf"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pgsweep.errors import LacksPrivilege, OnStandby, UsageError
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.grants import grant_to_session
-from pgsweep.pg.load_catalog import Catalog, TableFacts
+from pgsweep.pg.catalog.grants import grant_to_session
+from pgsweep.pg.load.catalog import Catalog, TableFacts
+from pgsweep.pg.session.connect import Connection
 
 
 def check_primary(table: TableFacts) -> None:

@@ -2,7 +2,7 @@
 
 The rows are not written to the WAL until the table is made LOGGED again, which writes all of it. A crash of
 the server before that empties the table. So it must be empty when the load begins. The journal notices that
-it was emptied (`alive` in pg/load_journal.py); a later run then copies the files from their beginning.
+it was emptied (`alive` in pg/load/journal.py); a later run then copies the files from their beginning.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import LoadOptions
-from pgsweep.pg.load_catalog import Catalog, hindering
+from pgsweep.pg.load.catalog import Catalog, hindering
 from pgsweep.records.load import LoadChoice
 
 GIVEN_UP: Final = (

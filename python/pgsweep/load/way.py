@@ -15,10 +15,10 @@ from pgsweep.load.amount import COMPRESSION
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.source import Input
 from pgsweep.load.unlogged import unlogged_choice
-from pgsweep.pg.backends import fewer_note, spared_connections
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_catalog import Catalog, hindering
-from pgsweep.pg.load_work import is_empty
+from pgsweep.pg.catalog.backends import fewer_note, spared_connections
+from pgsweep.pg.load.catalog import Catalog, hindering
+from pgsweep.pg.load.work import is_empty
+from pgsweep.pg.session.connect import Connection
 from pgsweep.records.load import LoadChoice
 from pgsweep.records.rollup import total
 from pgsweep.units import format_bytes, parse_bytes

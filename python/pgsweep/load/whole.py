@@ -34,12 +34,12 @@ from pgsweep.load.refusing import (
 )
 from pgsweep.load.source import Input, InputError
 from pgsweep.load.split import Chunk, records_of
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.load_catalog import TableFacts
-from pgsweep.pg.load_checks import find_duplicates, find_missing_references
-from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, settle
-from pgsweep.pg.load_journal import Reject
-from pgsweep.pg.load_search import Records, Refusals, Search, Stage, equal_keys, stage_of
+from pgsweep.pg.load.catalog import TableFacts
+from pgsweep.pg.load.checks import find_duplicates, find_missing_references
+from pgsweep.pg.load.copy import BadRow, CopyTarget, copy_with_path, settle
+from pgsweep.pg.load.journal import Reject
+from pgsweep.pg.load.search import Records, Refusals, Search, Stage, equal_keys, stage_of
+from pgsweep.pg.session.connect import Connection
 
 _KEPT_BYTES: Final = 16 << 20
 """How much of what was sent is kept: the server complains of a record that was sent shortly before."""

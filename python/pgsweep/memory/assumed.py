@@ -14,12 +14,12 @@ import msgspec
 from pgsweep.commands import on_server
 from pgsweep.memory.budget import BUFFER_OVERHEAD, assumed_elsewhere, estimate_budget
 from pgsweep.memory.processes import ASSUMED, CLIENT, connection_cost
-from pgsweep.pg.activity import read_activity
-from pgsweep.pg.catalog import read_server
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.memory_settings import read_memory_settings
-from pgsweep.pg.place import read_place
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.activity import read_activity
+from pgsweep.pg.catalog.memory_settings import read_memory_settings
+from pgsweep.pg.catalog.place import read_place
+from pgsweep.pg.catalog.server import read_server
+from pgsweep.pg.session.connect import Connection
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryHost, MemoryProcess, MemoryResult, MemoryTotals

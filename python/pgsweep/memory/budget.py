@@ -41,10 +41,10 @@ from pgsweep.memory.budget_parts import (
 from pgsweep.memory.budget_verdict import MOST_CONNECTIONS, Asked, judged
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import ASSUMED, MEMORY_LIMIT, LocalServer, look
-from pgsweep.pg.connect import connect, same_server
-from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.standbys import order_of_change
+from pgsweep.pg.catalog.memory_settings import MemorySettings, read_memory_settings
+from pgsweep.pg.catalog.standbys import order_of_change
+from pgsweep.pg.session.connect import connect, same_server
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult

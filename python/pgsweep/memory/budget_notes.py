@@ -6,10 +6,10 @@ from typing import Final
 
 from pgsweep.commands import on_server
 from pgsweep.memory.processes import LocalServer
-from pgsweep.pg.manager import read_sources
-from pgsweep.pg.memory_settings import MemorySettings
-from pgsweep.pg.next_start import read_next_start
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.manager import read_sources
+from pgsweep.pg.catalog.memory_settings import MemorySettings
+from pgsweep.pg.catalog.next_start import read_next_start
+from pgsweep.pg.session.refusals import explained
 from pgsweep.units import format_bytes
 
 _BUDGETED: Final = ("max_connections", "shared_buffers", "max_worker_processes", "huge_pages")

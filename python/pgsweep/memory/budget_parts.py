@@ -8,7 +8,7 @@ from typing import Final
 
 from pgsweep.host.pagetables import page_tables_of
 from pgsweep.memory.processes import ASSUMED, CLIENT
-from pgsweep.pg.memory_settings import MemorySettings
+from pgsweep.pg.catalog.memory_settings import MemorySettings
 from pgsweep.records.budget import BudgetPart
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.units import BLOCK_BYTES, format_bytes

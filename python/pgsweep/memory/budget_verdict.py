@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pgsweep.pg.memory_settings import MemorySettings
+from pgsweep.pg.catalog.memory_settings import MemorySettings
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.memory import MemoryResult
 from pgsweep.units import format_bytes, format_count

@@ -29,12 +29,12 @@ from pgsweep.host.postmaster import find_postmaster, search, user_of
 from pgsweep.host.procfile import PROC, read_host_memory, zfs_cache_bytes
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
 from pgsweep.host.yama import who_may
-from pgsweep.pg.activity import Activity, read_activity
-from pgsweep.pg.catalog import Server, read_postmaster, read_server
-from pgsweep.pg.connect import Connection, connect
-from pgsweep.pg.grants import grant_to_session
-from pgsweep.pg.place import read_place
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.activity import Activity, read_activity
+from pgsweep.pg.catalog.grants import grant_to_session
+from pgsweep.pg.catalog.place import read_place
+from pgsweep.pg.catalog.server import Server, read_postmaster, read_server
+from pgsweep.pg.session.connect import Connection, connect
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
 from pgsweep.records.place import Place

@@ -12,7 +12,7 @@ import psycopg
 from pgsweep.commands import on_server, sudo
 from pgsweep.errors import PgsweepError
 from pgsweep.host.postmaster import has_account
-from pgsweep.pg.abilities import Session, read_primary, read_session
+from pgsweep.pg.catalog.abilities import Session, read_primary, read_session
 from pgsweep.plain import database_word, shell_word, shell_words
 
 
@@ -48,7 +48,7 @@ class Administrator:
         if elsewhere:
             host, port = self.primary or ("PRIMARY", port)
         # Over a socket peer authentication is usual: it lets in the system user of the role's name only. Root
-        # is refused too; a session of root's own is one of the server's user (pg/osuser.py).
+        # is refused too; a session of root's own is one of the server's user (pg/session/osuser.py).
         by_socket = host.startswith("/") if elsewhere else self.session.by_socket
         peer = by_socket and (name != self.session.role or os.geteuid() == 0)
         as_name = sudo(name) if peer and name is not None and has_account(name) else ""

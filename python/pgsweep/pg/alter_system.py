@@ -16,15 +16,15 @@ from psycopg import sql
 from pgsweep.errors import KeptElsewhere, LacksPrivilege, MissingAbility, OnStandby, PgsweepError
 from pgsweep.host.place import why_auto_conf_is_closed
 from pgsweep.host.postmaster import search
-from pgsweep.pg.abilities import read_session
 from pgsweep.pg.administrator import connect_as_superuser
-from pgsweep.pg.catalog import read_postmaster
-from pgsweep.pg.grants import grant_to_session
-from pgsweep.pg.manager import Source, find_manager, read_sources
-from pgsweep.pg.next_start import TO_READ_FILES, refuse_where_files_are_wrong, right_to
-from pgsweep.pg.provider import Wanted, read_provider
+from pgsweep.pg.catalog.abilities import read_session
+from pgsweep.pg.catalog.grants import grant_to_session
+from pgsweep.pg.catalog.manager import Source, find_manager, read_sources
+from pgsweep.pg.catalog.next_start import TO_READ_FILES, refuse_where_files_are_wrong, right_to
+from pgsweep.pg.catalog.provider import Wanted, read_provider
+from pgsweep.pg.catalog.server import read_postmaster
 from pgsweep.pg.queries import load
-from pgsweep.pg.rows import all_rows, one_row
+from pgsweep.pg.session.rows import all_rows, one_row
 from pgsweep.units import in_unit
 
 _DISABLED: Final = "ALTER SYSTEM is disabled on this server (allow_alter_system is off)"

@@ -12,13 +12,13 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.activity import read_activity
 from pgsweep.pg.administrator import as_superuser
-from pgsweep.pg.connect import Connection, connect, set_for_session
-from pgsweep.pg.conninfo import LAB
+from pgsweep.pg.catalog.activity import read_activity
 from pgsweep.pg.queries import load
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.rows import all_rows
+from pgsweep.pg.session.connect import Connection, connect, set_for_session
+from pgsweep.pg.session.conninfo import LAB
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.rows import all_rows
 
 DATABASE: Final = "pgsweep_lab"
 _COMMENT: Final = "made by pgsweep lab run, which drops it"

@@ -7,11 +7,11 @@ from typing import Any, Final
 import psycopg
 
 from pgsweep.errors import LacksExtension, LacksPrivilege, MissingAbility
-from pgsweep.pg.abilities import read_extension, read_session
 from pgsweep.pg.administrator import as_superuser, connect_as_superuser
-from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, RelationPlace
+from pgsweep.pg.catalog.abilities import read_extension, read_session
+from pgsweep.pg.catalog.server import BUFFERCACHE_OBJECTS, RelationPlace
 from pgsweep.pg.queries import compose
-from pgsweep.pg.trust import missing_extension, require_trusted
+from pgsweep.pg.session.trust import missing_extension, require_trusted
 
 _OLDEST: Final = 170000
 _NAME: Final = "pg_buffercache"

@@ -12,11 +12,11 @@ from psycopg import errors as sqlstates
 from psycopg import sql
 
 from pgsweep.errors import LacksPrivilege, OnStandby, PgsweepError, UsageError
-from pgsweep.pg.connect import Connection, end_without_client, read_user_path, set_for_session
-from pgsweep.pg.failures import first_line
-from pgsweep.pg.grants import grant_to_session
+from pgsweep.pg.catalog.grants import grant_to_session
 from pgsweep.pg.queries import load
-from pgsweep.pg.userpath import schemas_of_path
+from pgsweep.pg.session.connect import Connection, end_without_client, read_user_path, set_for_session
+from pgsweep.pg.session.failures import first_line
+from pgsweep.pg.session.userpath import schemas_of_path
 from pgsweep.plain import decode_name, sql_identifier
 from pgsweep.units import format_many
 

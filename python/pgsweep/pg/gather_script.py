@@ -17,9 +17,10 @@ from typing import Final
 from psycopg import sql
 
 from pgsweep._native import __version__
-from pgsweep.pg.buffercache import ROW_MEMORY_BYTES, WORK_MEMORY_LIMIT_BYTES
-from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS
-from pgsweep.pg.connect import (
+from pgsweep.pg.catalog.buffercache import ROW_MEMORY_BYTES, WORK_MEMORY_LIMIT_BYTES
+from pgsweep.pg.catalog.server import BUFFERCACHE_OBJECTS
+from pgsweep.pg.queries import filled, load, versions
+from pgsweep.pg.session.connect import (
     LEFT_TO_LOGIN,
     NEWER,
     OLDEST_VERSION_NUM,
@@ -27,7 +28,6 @@ from pgsweep.pg.connect import (
     setting_statement,
     startup_options,
 )
-from pgsweep.pg.queries import filled, load, versions
 from pgsweep.units import format_plain
 
 MAGIC: Final = "pgsweep-gathered/1"

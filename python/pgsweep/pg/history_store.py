@@ -31,14 +31,14 @@ from psycopg import sql
 from pgsweep.commands import on_server
 from pgsweep.errors import AtWork, ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.pg.administrator import as_superuser
-from pgsweep.pg.answers import CheckedConnection
-from pgsweep.pg.connect import Connection, connect, set_for_session
-from pgsweep.pg.conninfo import describe, with_name
-from pgsweep.pg.failures import ends_session, first_line
 from pgsweep.pg.queries import load
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.retry import awaited
-from pgsweep.pg.rows import one_row
+from pgsweep.pg.session.answers import CheckedConnection
+from pgsweep.pg.session.connect import Connection, connect, set_for_session
+from pgsweep.pg.session.conninfo import describe, with_name
+from pgsweep.pg.session.failures import ends_session, first_line
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.retry import awaited
+from pgsweep.pg.session.rows import one_row
 from pgsweep.plain import decode_name, shown, sql_identifier
 
 SCHEMA: Final = "pgsweep_history"

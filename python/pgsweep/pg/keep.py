@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pgsweep.pg.connect import Connection, set_for_session, setting_statement
 from pgsweep.pg.queries import compose, load
-from pgsweep.pg.userpath import resolve_relation
+from pgsweep.pg.session.connect import Connection, set_for_session, setting_statement
+from pgsweep.pg.session.userpath import resolve_relation
 from pgsweep.plain import decode_name
 
 CLAIM_CLASS: Final = 1885827947

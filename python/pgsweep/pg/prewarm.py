@@ -12,12 +12,12 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from pgsweep.pg.answers import unexpected
-from pgsweep.pg.connect import Connection, set_for_session
 from pgsweep.pg.queries import compose, load
-from pgsweep.pg.rows import one_row
-from pgsweep.pg.trust import require_extension
-from pgsweep.pg.userpath import resolve_relation
+from pgsweep.pg.session.answers import unexpected
+from pgsweep.pg.session.connect import Connection, set_for_session
+from pgsweep.pg.session.rows import one_row
+from pgsweep.pg.session.trust import require_extension
+from pgsweep.pg.session.userpath import resolve_relation
 from pgsweep.units import format_count
 
 Blocks = NDArray[np.int64]

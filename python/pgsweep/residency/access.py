@@ -20,9 +20,9 @@ from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.pages import counted_bytes, pages_of_block
 from pgsweep.host.postmaster import user_of
 from pgsweep.host.yama import who_may
-from pgsweep.pg.agreement import disagreement
-from pgsweep.pg.buffercache import used_buffers
-from pgsweep.pg.catalog import (
+from pgsweep.pg.catalog.agreement import disagreement
+from pgsweep.pg.catalog.buffercache import used_buffers
+from pgsweep.pg.catalog.server import (
     Database,
     Server,
     read_connectable,
@@ -30,9 +30,9 @@ from pgsweep.pg.catalog import (
     read_tablespaces,
     require_buffercache,
 )
-from pgsweep.pg.connect import Connection, connect
-from pgsweep.pg.postmaster import local_postmaster
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.session.connect import Connection, connect
+from pgsweep.pg.session.postmaster import local_postmaster
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.units import format_count
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pgsweep.host.datafiles import Fork
 from pgsweep.host.pages import counted_bytes, pages_of_block
-from pgsweep.pg.buffercache import Snapshot
+from pgsweep.pg.catalog.buffercache import Snapshot
 from pgsweep.residency.page_cache import CachedFiles, CachedPages, read_pages
 
 USAGE_COUNTS = 6

@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.catalog import (
+from pgsweep.pg.catalog.server import (
     Relation,
     estimated_sizes,
     read_connectable,
     read_partition_roots,
     read_relations,
 )
-from pgsweep.pg.connect import Connection, enter
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.session.connect import Connection, enter
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.residency.access import Access
 

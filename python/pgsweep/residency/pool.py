@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgsweep.pg.buffercache import Snapshot, SnapshotReader, snapshot_of
+from pgsweep.pg.catalog.buffercache import Snapshot, SnapshotReader, snapshot_of
 from pgsweep.residency.access import Access, server_gone
 
 

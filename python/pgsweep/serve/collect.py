@@ -22,8 +22,8 @@ from pgsweep.commands import on_server
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.reads import DiskReads
 from pgsweep.memory.processes import LocalServer, look
-from pgsweep.pg.catalog import read_databases
-from pgsweep.pg.counting import Counting, Reading
+from pgsweep.pg.catalog.counting import Counting, Reading
+from pgsweep.pg.catalog.server import read_databases
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.serve import ServeFailure, ServeMemory, ServeMemoryPart
@@ -355,7 +355,7 @@ def add_totals(
 ) -> None:
     """Add an interval to what was counted since this process began.
 
-    What is counted goes on over sessions that were lost, and over restarts (pg/counting.py).
+    What is counted goes on over sessions that were lost, and over restarts (pg/catalog/counting.py).
 
     Args:
         totals: is added to.

@@ -40,7 +40,7 @@ import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import make_private
-from pgsweep.pg.conninfo import build_conninfo, describe, is_conninfo
+from pgsweep.pg.session.conninfo import build_conninfo, describe, is_conninfo
 from pgsweep.plain import shell_word
 from pgsweep.regular import open_regular, read_bounded
 from pgsweep.serve.webhook import check_webhook

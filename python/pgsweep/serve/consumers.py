@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.consumers import Statement, Statements, read_active
-from pgsweep.pg.grants import grant_to_session
+from pgsweep.pg.catalog.consumers import Statement, Statements, read_active
+from pgsweep.pg.catalog.grants import grant_to_session
+from pgsweep.pg.session.connect import Connection
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryProcess
 from pgsweep.records.rollup import FOLDED

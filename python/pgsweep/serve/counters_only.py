@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from pgsweep.cache.top.live import SQL_SHARE, ServerCounters, not_counted
-from pgsweep.pg.backends import read_backends
-from pgsweep.pg.connect import cancel, require_session
-from pgsweep.pg.counting import Counting, Reading
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.backends import read_backends
+from pgsweep.pg.catalog.counting import Counting, Reading
+from pgsweep.pg.session.connect import cancel, require_session
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.top import TopBackends
 from pgsweep.residency.access import Access, may_read_pool

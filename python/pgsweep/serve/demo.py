@@ -1,8 +1,8 @@
 """`pgsweep serve --demo`: a private server under a load, to see the pages without a server of one's own.
 
-It has a socket and no TCP port, and is removed at the end, also after `kill -9` (pg/keeper.py); so is the
-history, which lies beside it. The load is that of `pgsweep demo` at a set pace, so that it takes a part of
-one processor.
+It has a socket and no TCP port, and is removed at the end, also after `kill -9`
+(pg/private/keeper.py); so is the history, which lies beside it. The load is that of `pgsweep demo` at a set
+pace, so that it takes a part of one processor.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pgsweep.pg.abilities import read_extension
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.abilities import read_extension
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.refusals import explained
 from pgsweep.progress import Progress
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database
 from pgsweep.testbed.workloads import MIX

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pgsweep.errors import ConnectionFailed, PgsweepError
-from pgsweep.pg.connect import Connection, cancel, connect, end_without_client
-from pgsweep.pg.failures import DriverError, first_line
-from pgsweep.pg.user_query import run_user_query
+from pgsweep.pg.session.connect import Connection, cancel, connect, end_without_client
+from pgsweep.pg.session.failures import DriverError, first_line
+from pgsweep.pg.session.user_query import run_user_query
 from pgsweep.plain import shown
 from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import MetricConfig, ServerConfig

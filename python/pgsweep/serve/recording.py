@@ -23,8 +23,8 @@ from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
 from pgsweep.files import rename_flushed
-from pgsweep.pg.failures import DriverError, first_line
-from pgsweep.pg.retry import Pauses
+from pgsweep.pg.session.failures import DriverError, first_line
+from pgsweep.pg.session.retry import Pauses
 
 PIECE_SECONDS: Final = 600.0
 """Snapshots are then ten seconds apart (snapshot_schedule.py)."""

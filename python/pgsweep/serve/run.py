@@ -23,7 +23,7 @@ from pgsweep.cache import inspect
 from pgsweep.commands import asked_by
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.host.allocator import limit_arenas
-from pgsweep.pg.conninfo import build_conninfo, place_of
+from pgsweep.pg.session.conninfo import build_conninfo, place_of
 from pgsweep.plain import sql_identifier
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import (

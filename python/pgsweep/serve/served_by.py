@@ -22,8 +22,8 @@ from pgsweep.records.top import OpenTransaction
 
 SHORTEST_SECONDS: Final = 10.0
 """Between two such moments at least: a session may keep its counters to itself for as long
-(PGSTAT_IDLE_INTERVAL, pgstat.c), and what was too young to be seen at one (pg/backends.py) is seen at the
-next."""
+(PGSTAT_IDLE_INTERVAL, pgstat.c), and what was too young to be seen at one (pg/catalog/backends.py) is seen at
+the next."""
 
 LONGEST_SECONDS: Final = 300.0
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from pgsweep.advice.huge_pages import LEAST_SHARE
 from pgsweep.host.hugepages import HugePages, read_huge_pages
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.manager import Source, read_sources
+from pgsweep.pg.catalog.manager import Source, read_sources
+from pgsweep.pg.session.connect import Connection
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.serve import ServeStanding
 

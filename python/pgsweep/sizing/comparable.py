@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from pgsweep.evidence.schema import STATISTICS_RESET
-from pgsweep.pg.buffercache import hand_position
+from pgsweep.pg.catalog.buffercache import hand_position
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue
 from pgsweep.sizing.observed import Observation

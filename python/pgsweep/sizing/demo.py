@@ -20,8 +20,8 @@ from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.trace import record_trace
 from pgsweep.host.machine import describe_machine, memory_bytes
-from pgsweep.pg.bindir import find_server
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.bindir import find_server
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import CurvePoint, PredictResult
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval

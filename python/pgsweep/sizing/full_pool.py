@@ -13,10 +13,10 @@ import time
 from typing import Final
 
 from pgsweep.errors import MissingAbility
-from pgsweep.pg.buffercache import count_by_relation, used_buffers
-from pgsweep.pg.catalog import read_server, require_buffercache
-from pgsweep.pg.connect import Connection, connect
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.buffercache import count_by_relation, used_buffers
+from pgsweep.pg.catalog.server import read_server, require_buffercache
+from pgsweep.pg.session.connect import Connection, connect
+from pgsweep.pg.session.refusals import explained
 from pgsweep.progress import Progress
 from pgsweep.sizing.comparable import FULL
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_minutes, format_percent

@@ -24,9 +24,9 @@ from pgsweep.evidence.meta import check_trace
 from pgsweep.evidence.same_cluster import check_cluster
 from pgsweep.evidence.schema import EvidenceMeta, other_cluster
 from pgsweep.evidence.store import Evidence
-from pgsweep.pg.catalog import Server, read_server
-from pgsweep.pg.connect import connect
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.server import Server, read_server
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
 from pgsweep.sizing.comparable import (

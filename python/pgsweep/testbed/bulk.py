@@ -10,8 +10,8 @@ from typing import Final
 import psycopg
 
 from pgsweep.errors import ClusterError
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.failures import first_line
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.failures import first_line
 
 PARENTS: Final = 100_000
 COLUMNS: Final = "id, parent, code, at, price, note"

@@ -12,7 +12,7 @@ import psycopg
 
 from pgsweep._native import drop_page_cache
 from pgsweep.errors import UsageError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.server import Server, for_programs
 
 DATABASE = "pgsweep"

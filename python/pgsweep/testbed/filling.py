@@ -12,7 +12,7 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.pgbench import DATABASE
 from pgsweep.units import BLOCK_BYTES
 

@@ -18,8 +18,8 @@ from pgsweep.commands import sudo
 from pgsweep.errors import MissingAbility, NeedsRoot, PgsweepError
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.reserve import STATE_DIRECTORY, Reserver
-from pgsweep.pg.bindir import find_server
-from pgsweep.pg.sharedmemory import ScratchServer
+from pgsweep.pg.private.bindir import find_server
+from pgsweep.pg.private.sharedmemory import ScratchServer
 from pgsweep.units import format_count
 
 _STATE: Final = STATE_DIRECTORY / "testbed"

@@ -19,8 +19,8 @@ from typing import Self
 import psycopg
 
 from pgsweep.errors import ClusterError
-from pgsweep.pg.bindir import ServerBinaries, installed_servers
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.bindir import ServerBinaries, installed_servers
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.plain import shell_word
 from pgsweep.testbed.server import Server, for_programs
 from pgsweep.testbed.workloads import Workload

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from pgsweep.errors import ClusterError
 from pgsweep.host.machine import memory_bytes
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.regular import open_of
 from pgsweep.units import BLOCK_BYTES, format_bytes
 

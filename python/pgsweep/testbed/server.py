@@ -9,7 +9,7 @@ from typing import Protocol
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.pg.bindir import ServerBinaries
+from pgsweep.pg.private.bindir import ServerBinaries
 
 Restart = Callable[[Mapping[str, str], bool], None]
 """Restarts a server with these settings beside those of all runs; with True the page cache is empty then."""
@@ -18,7 +18,7 @@ Restart = Callable[[Mapping[str, str], bool], None]
 class Server(Protocol):
     """A server that runs.
 
-    `pgsweep.pg.cluster.Cluster` is one.
+    `pgsweep.pg.private.cluster.Cluster` is one.
     """
 
     @property

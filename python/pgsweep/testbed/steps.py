@@ -14,8 +14,8 @@ import psycopg
 from numpy.typing import NDArray
 
 from pgsweep.errors import ClusterError
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.failures import first_line
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session.failures import first_line
 from pgsweep.testbed.pgbench import RunningWorkload
 from pgsweep.testbed.server import Server
 from pgsweep.testbed.workloads import Workload

@@ -24,7 +24,7 @@ import numpy as np
 import psycopg
 
 from pgsweep.errors import ClusterError
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener, Progress
 from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content, unused_buffers
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload

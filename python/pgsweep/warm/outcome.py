@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from pgsweep.errors import MissingAbility, PgsweepError
-from pgsweep.pg.retry import PATIENCE_SECONDS
+from pgsweep.pg.session.retry import PATIENCE_SECONDS
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.warm.block_ranges import CALL_BYTES
 from pgsweep.warm.session import LOCKED, Failed

@@ -16,10 +16,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.pg.catalog import read_postmaster
-from pgsweep.pg.connect import Connection, cancel, connect, ping, set_for_session
-from pgsweep.pg.conninfo import with_name
-from pgsweep.pg.failures import (
+from pgsweep.pg.catalog.grants import NO_RIGHT, grant_to_read
+from pgsweep.pg.catalog.server import read_postmaster
+from pgsweep.pg.prewarm import Prewarm, mark_as_warming, read_without_workers
+from pgsweep.pg.session.connect import Connection, cancel, connect, ping, set_for_session
+from pgsweep.pg.session.conninfo import with_name
+from pgsweep.pg.session.failures import (
     AdminShutdown,
     DriverError,
     InsufficientPrivilege,
@@ -32,9 +34,7 @@ from pgsweep.pg.failures import (
     ends_session,
     first_line,
 )
-from pgsweep.pg.grants import NO_RIGHT, grant_to_read
-from pgsweep.pg.prewarm import Prewarm, mark_as_warming, read_without_workers
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.session.refusals import explained
 from pgsweep.warm.block_ranges import BlockRange, Stretches
 
 APPLICATION_NAME = "pgsweep warm"

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Protocol
 
 from pgsweep.errors import ConnectionFailed
-from pgsweep.pg.retry import Pauses
+from pgsweep.pg.session.retry import Pauses
 from pgsweep.warm.block_ranges import BlockRange, Call
 from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState, troubles_of
 from pgsweep.warm.session import Lost, Read

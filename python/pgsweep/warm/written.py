@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.connect import Connection, enter
 from pgsweep.pg.prewarm import require_prewarm
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.session.connect import Connection, enter
+from pgsweep.pg.session.refusals import explained
 from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.session import statement_text
 

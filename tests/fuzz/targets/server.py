@@ -19,8 +19,8 @@ import psycopg
 from pgsweep.cache.top import live
 from pgsweep.cli.app import application
 from pgsweep.cli.settings import Settings
-from pgsweep.pg import connect, refusals, wire
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.session import connect, refusals, wire
 from tests.fix_initdb import TEMPLATES, share_templates
 from tests.fix_proxy import Plan, Proxy, proxy_before
 from tests.fix_seeds import evidence

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.pg.buffercache import count_by_relation, grant_memory, hand_position
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.buffercache import count_by_relation, grant_memory, hand_position
+from pgsweep.pg.session.refusals import explained
 from pgsweep.residency.access import Access, server_gone
 
 

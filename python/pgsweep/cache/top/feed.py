@@ -16,8 +16,8 @@ from typing import Final, Generic, Protocol, TypeVar
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.sample import CacheSample
 from pgsweep.errors import PgsweepError
-from pgsweep.pg.failures import DriverError, first_line
-from pgsweep.pg.retry import Pauses
+from pgsweep.pg.session.failures import DriverError, first_line
+from pgsweep.pg.session.retry import Pauses
 
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 

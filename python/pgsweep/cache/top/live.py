@@ -30,12 +30,12 @@ from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
 from pgsweep.cache.top.sample import CacheSample, padded
 from pgsweep.commands import on_server
 from pgsweep.errors import ConnectionFailed
-from pgsweep.pg.backends import read_backends
-from pgsweep.pg.catalog import Server, read_postmaster
-from pgsweep.pg.connect import cancel, ping, require_session
-from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.counting import Counting, Reading
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.backends import read_backends
+from pgsweep.pg.catalog.counters import CounterReader
+from pgsweep.pg.catalog.counting import Counting, Reading
+from pgsweep.pg.catalog.server import Server, read_postmaster
+from pgsweep.pg.session.connect import cancel, ping, require_session
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.cache import Missing, PoolState
 from pgsweep.records.top import TopBackends, TopRates, TopSample
 from pgsweep.residency.access import Access

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pgsweep.cache.top.directory import Directory
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
-from pgsweep.pg.buffercache import Snapshot
+from pgsweep.pg.catalog.buffercache import Snapshot
 from pgsweep.records.cache import Missing
 from pgsweep.records.top import TopPageCache
 from pgsweep.residency.access import Access

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pgsweep.cache.top.directory import Row
 from pgsweep.cache.top.page_cache import PageCacheByRelation
-from pgsweep.pg.counting import Reading
+from pgsweep.pg.catalog.counting import Reading
 from pgsweep.records.rollup import FOLDED, SYSTEM_SCHEMAS
 from pgsweep.records.top import TopPageCache, TopRelation, TopSample, TopView
 from pgsweep.units import format_count

@@ -159,7 +159,7 @@ def _run_one(run: Run, what: str, asked: _Asked, how: dict[str, Any]) -> None:
         ClusterError: no run could be done.
     """
     from pgsweep.lab.run import prepare
-    from pgsweep.pg.conninfo import place_of
+    from pgsweep.pg.session.conninfo import place_of
 
     settings, server = run.settings, how["place"].server
     chosen = prepare(what, scale=asked.divisor)
@@ -208,7 +208,7 @@ def _run_every(run: Run, folder: Path, scale: float | None, how: dict[str, Any])
 def _server_of(asked: _Asked) -> Disposable | None:
     """Return the server that is named disposable, where one is; what cannot be combined is refused."""
     from pgsweep.lab.protocol import Disposable
-    from pgsweep.pg.conninfo import build_conninfo
+    from pgsweep.pg.session.conninfo import build_conninfo
 
     dsn, restart_command = asked.dsn, asked.restart_command or ""
     if dsn is None and (asked.restart_command is not None or asked.dry_run or asked.yes):

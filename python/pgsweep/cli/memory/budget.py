@@ -87,7 +87,7 @@ def command(
     from pgsweep.memory.assumed import budget_by_settings
     from pgsweep.memory.budget import budget
     from pgsweep.memory.processes import opened
-    from pgsweep.pg.connect import connect
+    from pgsweep.pg.session.connect import connect
 
     def budget_of(conninfo: str) -> BudgetResult:
         try:

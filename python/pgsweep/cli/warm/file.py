@@ -39,7 +39,7 @@ def heat_file(run: Run, file: str, *, writes: bool = False) -> Path:
     else:
         run.prepare()  # first: a hint names the server
         return Path(file) if writes else existing(Path(file), hint=save_one())
-    from pgsweep.pg.secrets import without_secrets
+    from pgsweep.pg.session.secrets import without_secrets
 
     words = list(run.settings.arguments)
     at = words.index(file) if file in words else len(words)

@@ -12,7 +12,7 @@ from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
 from pgsweep.load.compare import compare_practices
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.testbed.bulk import SERVER_SETTINGS, TABLE, TRIGGER, copy_rows, write_rows
 from pgsweep.testbed.steps import run_sql

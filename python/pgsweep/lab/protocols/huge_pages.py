@@ -13,7 +13,7 @@ from pgsweep.host.procmem import read_family
 from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.huge import huge_pages_for
 from pgsweep.testbed.pgbench import DATABASE, create_database
 from pgsweep.testbed.steps import make_spread_table, measure_seconds, open_sessions, run_sql

@@ -16,7 +16,7 @@ from typing import Final
 from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.keeping import keeping
 from pgsweep.lab.protocols.scaled import NO_LIMIT_BYTES, Protocol, Scaled, Step, kilobytes
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.warm_keep import WarmKeepResult
 from pgsweep.testbed.cold import drop_files
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database

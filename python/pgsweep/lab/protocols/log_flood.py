@@ -22,7 +22,7 @@ from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.held import held
 from pgsweep.lab.protocols.keeping import keeping
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.steps import make_spread_table, open_sessions, read_pages, run_in, run_sql
 from pgsweep.warm.keep.keep import KeepOptions
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.held import held
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.testbed.steps import explain, run_sql
 from pgsweep.warm.run.gather import Selection

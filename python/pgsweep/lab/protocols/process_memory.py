@@ -13,7 +13,7 @@ from pgsweep.host import cgroup
 from pgsweep.host.procmem import ProcessMemory, ProcessStatus, read_family, read_memory, read_status
 from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.scaled import NO_LIMIT_BYTES, Protocol, Scaled, Step, kilobytes
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.huge import huge_pages_for
 from pgsweep.testbed.steps import make_spread_table, open_sessions, run_in, run_sql
 

@@ -10,7 +10,7 @@ from typing import Final
 from pgsweep.cache.inspect import look
 from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
-from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.private.cluster import Cluster
 from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.testbed.pgbench import DATABASE, create_database

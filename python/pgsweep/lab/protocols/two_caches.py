@@ -18,8 +18,8 @@ from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.held import Held, held
 from pgsweep.lab.protocols.scaled import PROCESSES_BYTES, Protocol, Scaled, Step, kilobytes
 from pgsweep.memory.hugepages.inspect import examine
-from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.sharedmemory import ScratchServer
+from pgsweep.pg.private.cluster import Cluster
+from pgsweep.pg.private.sharedmemory import ScratchServer
 from pgsweep.testbed.cold import drop_files
 from pgsweep.testbed.huge import huge_pages_for
 from pgsweep.testbed.steps import explain, run_sql

@@ -11,10 +11,10 @@ from pgsweep.host.hugepages import Pool, read_pools
 from pgsweep.host.reserve import Reserver
 from pgsweep.memory.hugepages.inspect import pool_record
 from pgsweep.memory.hugepages.reasons import pool_reasons
-from pgsweep.pg.connect import connect
-from pgsweep.pg.conninfo import place_of
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.server_identity import read_identity
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.conninfo import place_of
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.server_identity import read_identity
 from pgsweep.records.hugepages import HugePagesChange, HugePagesResult
 from pgsweep.records.prediction import PlanStep
 from pgsweep.units import format_count

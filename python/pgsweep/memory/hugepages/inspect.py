@@ -31,14 +31,14 @@ from pgsweep.host.procmem import ProcessStatus, read_family
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.memory.hugepages.steps import steps_for
 from pgsweep.memory.processes import CLIENT
-from pgsweep.pg.activity import read_activity
-from pgsweep.pg.bindir import ServerBinaries
-from pgsweep.pg.catalog import Server, read_postmaster, read_server
-from pgsweep.pg.connect import connect
-from pgsweep.pg.next_start import NextStart, read_next_start
-from pgsweep.pg.place import read_place
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
+from pgsweep.pg.catalog.activity import read_activity
+from pgsweep.pg.catalog.next_start import NextStart, read_next_start
+from pgsweep.pg.catalog.place import read_place
+from pgsweep.pg.catalog.server import Server, read_postmaster, read_server
+from pgsweep.pg.private.bindir import ServerBinaries
+from pgsweep.pg.private.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import (
     HugePagePool,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgsweep.commands import sudo
 from pgsweep.memory.hugepages.reasons import Circumstances
-from pgsweep.pg.manager import manager_named
+from pgsweep.pg.catalog.manager import manager_named
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.place import Place
 from pgsweep.records.prediction import PlanStep

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from psycopg import sql
 
-from pgsweep.pg.failures import connection_lost
+from pgsweep.pg.session.failures import connection_lost
 
 _PARAMETER = re.compile(r"%(?:s|\((\w+)\)s|%)")
 

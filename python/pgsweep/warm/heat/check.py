@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.condition import Condition
-from pgsweep.pg.agreement import MAX_USAGE_COUNT
-from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.agreement import MAX_USAGE_COUNT
+from pgsweep.pg.catalog.buffercache import Snapshot
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.heat import HeatRelation, HeatSource, HeatState, WarmCheckResult
 from pgsweep.residency.access import Access
 from pgsweep.residency.join import forks_of

@@ -26,7 +26,7 @@ from pgsweep.commands import on_server
 from pgsweep.decoded import Budget, TooMuch, open_parquet, parquet_end
 from pgsweep.errors import HeatError
 from pgsweep.files import replacing, where_to_look
-from pgsweep.pg.failures import first_line
+from pgsweep.pg.session.failures import first_line
 from pgsweep.plain import shell_word
 from pgsweep.regular import NotRegular, open_regular
 from pgsweep.units import format_bytes

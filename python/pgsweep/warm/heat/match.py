@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.host.datafiles import Fork
-from pgsweep.pg.catalog import read_cluster
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.server import read_cluster
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.residency.access import Access
 from pgsweep.residency.names import Named, Names, read_names

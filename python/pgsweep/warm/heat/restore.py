@@ -25,13 +25,13 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import ConnectionFailed
-from pgsweep.pg.backends import fewer_note, spared_connections
-from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.catalog import read_postmaster_age
-from pgsweep.pg.connect import Connection, connect
+from pgsweep.pg.catalog.backends import fewer_note, spared_connections
+from pgsweep.pg.catalog.buffercache import Snapshot
+from pgsweep.pg.catalog.server import read_postmaster_age
 from pgsweep.pg.prewarm import mark_as_warming
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.retry import PATIENCE_SECONDS, patiently
+from pgsweep.pg.session.connect import Connection, connect
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.retry import PATIENCE_SECONDS, patiently
 from pgsweep.progress import Listener
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult
 from pgsweep.records.warm import WarmTrouble

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.host.datafiles import find_data_files
-from pgsweep.pg.agreement import MAX_USAGE_COUNT
-from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.agreement import MAX_USAGE_COUNT
+from pgsweep.pg.catalog.buffercache import Snapshot
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
 from pgsweep.residency.access import Access, PoolSource
 from pgsweep.residency.pool import PoolReader

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from pgsweep._native import __version__
 from pgsweep.errors import HeatError
 from pgsweep.host.datafiles import Fork
-from pgsweep.pg.agreement import MAX_USAGE_COUNT
-from pgsweep.pg.catalog import INIT_FORK, read_cluster
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.agreement import MAX_USAGE_COUNT
+from pgsweep.pg.catalog.server import INIT_FORK, read_cluster
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.heat import WarmSaveResult
 from pgsweep.regular import open_regular

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.pg.agreement import MAX_USAGE_COUNT
+from pgsweep.pg.catalog.agreement import MAX_USAGE_COUNT
 
 HALF_LIFE_SECONDS = 60.0
 """The time in which the heat of a block that nobody uses falls by half."""

@@ -23,9 +23,8 @@ import msgspec
 
 from pgsweep.commands import on_server
 from pgsweep.errors import AtWork, MissingAbility, PgsweepError, UsageError
-from pgsweep.pg.buffercache import memory_statements, snapshot_of_query
-from pgsweep.pg.catalog import read_unlogged
-from pgsweep.pg.conninfo import with_name
+from pgsweep.pg.catalog.buffercache import memory_statements, snapshot_of_query
+from pgsweep.pg.catalog.server import read_unlogged
 from pgsweep.pg.keep import (
     Meant,
     Place,
@@ -37,8 +36,9 @@ from pgsweep.pg.keep import (
     touch_statements,
 )
 from pgsweep.pg.prewarm import written_out
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.retry import Pauses
+from pgsweep.pg.session.conninfo import with_name
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.retry import Pauses
 from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepResult, WarmKeepSample
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.units import BLOCK_BYTES, as_setting, format_bytes, format_percent

@@ -12,20 +12,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.pg.agreement import MAX_USAGE_COUNT
-from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.connect import Connection, require_session
-from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.counting import Counting
-from pgsweep.pg.failures import (
+from pgsweep.pg.catalog.agreement import MAX_USAGE_COUNT
+from pgsweep.pg.catalog.buffercache import Snapshot
+from pgsweep.pg.catalog.counters import CounterReader
+from pgsweep.pg.catalog.counting import Counting
+from pgsweep.pg.keep import Place, prepare_session, read_places, touch, touch_statements
+from pgsweep.pg.prewarm import require_prewarm
+from pgsweep.pg.session.connect import Connection, require_session
+from pgsweep.pg.session.failures import (
     DriverError,
     InvalidParameterValue,
     LockNotAvailable,
     SessionLost,
 )
-from pgsweep.pg.keep import Place, prepare_session, read_places, touch, touch_statements
-from pgsweep.pg.prewarm import require_prewarm
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.session.refusals import explained
 from pgsweep.residency.access import Access
 from pgsweep.residency.pool import PoolReader
 from pgsweep.warm.keep.choice import choose, hottest, stretches, touches, visits

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgsweep.errors import UsageError
-from pgsweep.pg.connect import Connection
-from pgsweep.pg.failures import DriverError, InsufficientPrivilege, LockNotAvailable, first_line
-from pgsweep.pg.grants import NO_RIGHT, as_command, grant_to_read
+from pgsweep.pg.catalog.grants import NO_RIGHT, as_command, grant_to_read
 from pgsweep.pg.keep import Meant, may_select, read_family, resolve, resolve_again
+from pgsweep.pg.session.connect import Connection
+from pgsweep.pg.session.failures import DriverError, InsufficientPrivilege, LockNotAvailable, first_line
 from pgsweep.plain import relation_label
 from pgsweep.residency.rows import kind_word
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.evidence.clock_passes import PassClock
-from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.catalog import MAIN_FORK
+from pgsweep.pg.catalog.buffercache import Snapshot
+from pgsweep.pg.catalog.server import MAIN_FORK
 from pgsweep.pg.keep import Place
 from pgsweep.records.warm_keep import WarmKeepRelation
 from pgsweep.warm.keep.choice import BlockHeat

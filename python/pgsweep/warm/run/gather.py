@@ -12,7 +12,16 @@ from dataclasses import dataclass, field, fields
 
 from pgsweep.commands import on_server
 from pgsweep.errors import LacksPrivilege, OnStandby, PgsweepError, UsageError
-from pgsweep.pg.catalog import (
+from pgsweep.pg.catalog.counters import CounterReader
+from pgsweep.pg.catalog.grants import (
+    NO_RIGHT,
+    READ_ALL,
+    as_command,
+    grant_to_read,
+    grant_to_session,
+    unread_tables,
+)
+from pgsweep.pg.catalog.server import (
     Relation,
     ScannedIndex,
     Server,
@@ -25,18 +34,9 @@ from pgsweep.pg.catalog import (
     read_server,
     read_unlogged,
 )
-from pgsweep.pg.connect import Connection, connect
-from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.grants import (
-    NO_RIGHT,
-    READ_ALL,
-    as_command,
-    grant_to_read,
-    grant_to_session,
-    unread_tables,
-)
 from pgsweep.pg.prewarm import read_named, read_warmable, require_prewarm
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.session.connect import Connection, connect
+from pgsweep.pg.session.refusals import explained
 from pgsweep.plain import relation_label, shell_word
 from pgsweep.records.cache import Missing
 from pgsweep.records.rollup import SYSTEM_SCHEMAS

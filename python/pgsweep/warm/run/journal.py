@@ -20,7 +20,7 @@ import msgspec
 from pgsweep.decoded import stored_bytes
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import Aside, through_own_links
-from pgsweep.pg.server_identity import ServerIdentity
+from pgsweep.pg.session.server_identity import ServerIdentity
 from pgsweep.regular import TooLong, open_regular
 from pgsweep.warm.block_ranges import BlockRange, Call
 

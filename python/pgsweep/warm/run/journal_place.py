@@ -3,7 +3,8 @@
 In the state folder of the user, `$XDG_STATE_HOME/pgsweep` or `~/.local/state/pgsweep` (XDG Base Directory
 Specification), one file for each server, database and selection. A server is known by the time since when its
 pool is in use. After a restart it is known by its address and by what tells the servers of one system
-identifier apart (pg/server_identity.py): a copy or a standby has that of the original, and another pool.
+identifier apart (pg/session/server_identity.py): a copy or a standby has that of the original, and another
+pool.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import msgspec
 
 from pgsweep.errors import UsageError
 from pgsweep.files import check_private, make_private, state_folder
-from pgsweep.pg.catalog import read_pool_start_us
-from pgsweep.pg.connect import Connection, connect
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.server_identity import differences, read_identity
+from pgsweep.pg.catalog.server import read_pool_start_us
+from pgsweep.pg.session.connect import Connection, connect
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.server_identity import differences, read_identity
 from pgsweep.plain import shell_word, shown
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import Header, Into, RunKey, read_header

@@ -11,11 +11,11 @@ import msgspec
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.postmaster import find_postmaster
-from pgsweep.pg.backends import spared_connections
-from pgsweep.pg.catalog import ServerProcess, read_pool_start_us, read_postmaster
-from pgsweep.pg.connect import connect
-from pgsweep.pg.refusals import explained
-from pgsweep.pg.retry import PATIENCE_SECONDS
+from pgsweep.pg.catalog.backends import spared_connections
+from pgsweep.pg.catalog.server import ServerProcess, read_pool_start_us, read_postmaster
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.refusals import explained
+from pgsweep.pg.session.retry import PATIENCE_SECONDS
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmBudget
 from pgsweep.residency.access import PoolSource

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pgsweep.pg.retry import patiently
+from pgsweep.pg.session.retry import patiently
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.files import Owner
 from pgsweep.warm.outcome import GONE_SHARE, WorkOutcome, WorkState

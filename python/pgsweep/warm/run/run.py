@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from pgsweep.pg.backends import fewer_note
-from pgsweep.pg.connect import connect
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.catalog.backends import fewer_note
+from pgsweep.pg.session.connect import connect
+from pgsweep.pg.session.refusals import explained
 from pgsweep.progress import Listener, NullListener
 from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmTrouble, WarmVerified, WarmWork
 from pgsweep.warm.block_ranges import Call

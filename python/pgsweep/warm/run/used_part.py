@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pgsweep.pg.catalog import Relation, ScannedIndex
+from pgsweep.pg.catalog.server import Relation, ScannedIndex
 
 PARTLY = 0.5
 """A relation is used in part where less than this share of its blocks may be in use."""

@@ -11,10 +11,10 @@ import numpy as np
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.datafiles import DataFiles, Fork, find_data_files
 from pgsweep.host.pages import counted_bytes
-from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.connect import enter
+from pgsweep.pg.catalog.buffercache import Snapshot
 from pgsweep.pg.keep import Place, read_places
-from pgsweep.pg.refusals import explained
+from pgsweep.pg.session.connect import enter
+from pgsweep.pg.session.refusals import explained
 from pgsweep.records.cache import Missing
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.residency.page_cache import read_pages
