@@ -40,8 +40,8 @@ from pgsweep.records.prediction import CurvePoint, Level, Observed, PredictResul
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval, ProveResult, ProveRow
 from pgsweep.records.reasons import evidence
 from pgsweep.records.rollup import merged
-from pgsweep.ui.section import Section
-from pgsweep.ui.table import Cell
+from pgsweep.ui.kit.section import Section
+from pgsweep.ui.kit.table import Cell
 
 MB = 1024 * 1024
 

@@ -59,7 +59,7 @@ _IMPORTED = (
     "pgsweep.sizing.predict",
     "pgsweep.sizing.prove",
     "pgsweep.ui.results",
-    "pgsweep.ui.top",
+    "pgsweep.ui.live.screen",
     "pgsweep.warm.heat.restore",
     "pgsweep.warm.heat.save",
     "pgsweep.warm.run.run",

@@ -22,10 +22,10 @@ from pgsweep.records.prediction import (
     ThroughputPoint,
 )
 from pgsweep.sizing.page_cache.memory_shares import MemoryFacts
-from pgsweep.ui.advice import VIEW
-from pgsweep.ui.advised import gain_text
 from pgsweep.ui.forms import patch
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.advice import VIEW
+from pgsweep.ui.views.advised import gain_text
 from pgsweep.units import as_setting, format_count
 from tests.fix_advice import GB, MB, SETTINGS, advised, facts, growing, pages, refusing, situation
 from tests.fix_memory import budget_of, seen

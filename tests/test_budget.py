@@ -26,9 +26,9 @@ from pgsweep.pg.private.cluster import Cluster
 from pgsweep.pg.queries import load
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.place import Place, PlaceMemory
-from pgsweep.ui.budget import budget_page, budget_text
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json, to_json
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.views.budget import budget_page, budget_text
 from pgsweep.units import format_bytes
 from tests.fix_cli import run
 from tests.fix_memory import GB, KB, MB, SETTINGS, budget_of, seen

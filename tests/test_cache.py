@@ -24,9 +24,9 @@ from pgsweep.records.rollup import BY, is_catalog, roll_up
 from pgsweep.residency.access import Access, opened
 from pgsweep.residency.names import Names, read_names
 from pgsweep.testbed.cold import drop_from_page_cache
-from pgsweep.ui.cache import cache_page, cache_text
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import to_text
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.views.cache import cache_page, cache_text
 from pgsweep.units import format_count
 from tests.fix_cli import PGSWEEP, run
 from tests.fix_cluster import answers, own_database

@@ -21,8 +21,8 @@ from pgsweep.errors import MissingAbility
 from pgsweep.evidence.record import plan_record
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.private.cluster import Cluster
-from pgsweep.ui.record import record_text
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.record import record_text
 from tests.fix_cli import PGSWEEP, WRITES_SOON, launch, run
 from tests.fix_disk import fill_disk
 from tests.fix_process import wait_until

@@ -21,8 +21,8 @@ from pgsweep.errors import ConnectionFailed
 from pgsweep.host.postmaster import Search
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.doctor import Ability, DoctorResult, Runnable
-from pgsweep.ui.doctor import doctor_text
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.doctor import doctor_text
 from tests.fix_cli import run
 from tests.fix_doctor import abilities, tcp
 from tests.fix_process import wait_until

@@ -26,8 +26,8 @@ from pgsweep.pg.private.cluster import Cluster
 from pgsweep.pg.session.connect import connect
 from pgsweep.pg.session.trust import require_extension
 from pgsweep.records.doctor import DoctorResult
-from pgsweep.ui.doctor import doctor_text
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.doctor import doctor_text
 from tests.fix_cli import run_code
 from tests.fix_doctor import abilities, tcp
 from tests.fix_process import needs_cgroup, needs_root

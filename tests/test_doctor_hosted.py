@@ -17,8 +17,8 @@ from pgsweep.pg.catalog.provider import PROVIDERS, Wanted, read_provider
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.pg.session.connect import connect
 from pgsweep.pg.session.trust import missing_extension, require_extension
-from pgsweep.ui.doctor import doctor_text
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.doctor import doctor_text
 from tests.fix_doctor import abilities, tcp
 
 

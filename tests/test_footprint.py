@@ -16,9 +16,9 @@ from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Usage
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
-from pgsweep.ui.footprint import footprint_text, grouped
-from pgsweep.ui.report import to_html
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.report import to_html
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.footprint import footprint_text, grouped
 from tests.fix_cli import run
 from tests.fix_process import wait_until
 

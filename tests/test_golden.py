@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pgsweep.ui.kit.view import Result
 from pgsweep.ui.results import to_json
-from pgsweep.ui.view import Result
 from tests.fix_cli import run
 from tests.fix_memory import budget_of, kernel_result, memory_result, seen
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result

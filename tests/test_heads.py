@@ -16,10 +16,10 @@ from pgsweep.cli.provenance import with_provenance
 from pgsweep.records.cache import PoolState
 from pgsweep.records.common import Subject
 from pgsweep.records.top import TopBackends, TopSample
-from pgsweep.ui.report import to_html
+from pgsweep.ui.kit.report import to_html
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.live.frame import title_bar
 from pgsweep.ui.results import MODULES, read_result, to_json, to_text, view_of
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.top_frame import title_bar
 from tests.fix_results import doctor_result
 from tests.fuzz.targets import SEEDS
 

@@ -18,9 +18,9 @@ from pgsweep.pg.catalog.server import ServerProcess
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.kernel import KernelResult, KernelSetting
 from pgsweep.records.place import Kind, Place
-from pgsweep.ui.kernel import kernel_text
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.views.kernel import kernel_text
 from tests.fix_cli import run
 from tests.fix_memory import kernel_result
 

@@ -27,11 +27,11 @@ from pgsweep.pg.private.bindir import ServerBinaries
 from pgsweep.records.lab import LabCell, LabPlot, LabResult, LabRun
 from pgsweep.testbed.pgbench import find_pgbench
 from pgsweep.testbed.steps import is_steady
-from pgsweep.ui.lab_charts import plot_svg
-from pgsweep.ui.lab_figures import value_text
-from pgsweep.ui.numbers import figure
+from pgsweep.ui.kit.numbers import figure
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import to_text
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.views.lab_charts import plot_svg
+from pgsweep.ui.views.lab_figures import value_text
 from tests.fix_cli import launch, run
 from tests.fix_disk import fill_disk
 from tests.fix_process import wait_until

@@ -16,9 +16,9 @@ from pgsweep.lab.every import run_every
 from pgsweep.lab.store import read_samples
 from pgsweep.records.lab import LabAllResult, LabResult
 from pgsweep.testbed.huge import huge_pages_for, huge_pages_set_aside
-from pgsweep.ui.report import to_html
+from pgsweep.ui.kit.report import to_html
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json, to_csv, to_json, to_text
-from pgsweep.ui.terminal import Terminal
 from tests.fix_hugepages import Pages, locked_pages, needs_2mb
 from tests.fix_lab import SMALLEST_SCALE
 from tests.fix_process import needs_root

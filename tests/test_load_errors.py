@@ -18,8 +18,8 @@ from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.load import journal as load_journal
 from pgsweep.pg.load.copy import BadRow, CopyTarget, copy, open_session
 from pgsweep.pg.private.cluster import Cluster
-from pgsweep.ui.load import load_text
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.load import load_text
 from tests.fix_cli import run
 from tests.fix_load import At, ask, count_of, outcome_of, refused, said, trouble_database
 from tests.fix_process import busyness

@@ -12,8 +12,8 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load, resume, roll_back
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadOutcome
-from pgsweep.ui.load import load_text
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.load import load_text
 from tests.fix_load import At, ask, outcome_of, trouble_database
 
 SETUP = """

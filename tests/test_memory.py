@@ -23,9 +23,9 @@ from pgsweep.memory.processes import connection_cost, look, opened
 from pgsweep.pg.catalog.server import ServerProcess
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.memory import MemoryProcess, MemoryResult
-from pgsweep.ui.memory import memory_text
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json, to_json
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.views.memory import memory_text
 from tests.fix_cli import launch, run
 from tests.fix_process import needs_cgroup, needs_root, wait_until
 

@@ -19,7 +19,7 @@ from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.sizing.outlook import refusal_of
 from pgsweep.sizing.predict import predict
-from pgsweep.ui.record import ending
+from pgsweep.ui.views.record import ending
 from tools.same_answers import EVIDENCE
 
 PATH = Path("x.evidence")

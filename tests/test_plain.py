@@ -32,8 +32,8 @@ from pgsweep.plain import (
     shown,
     sql_identifier,
 )
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json, plain, to_csv, to_json, to_text
-from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import PGSWEEP
 from tests.fix_cli import run as pgsweep
 from tests.fix_results import doctor_result
@@ -214,7 +214,7 @@ class _Page(HTMLParser):
 @pytest.mark.parametrize("schema", ["doctor", "demo", "predict", "prove", "record"])
 def test_html_has_the_same_elements_whatever_the_names_are(schema: str) -> None:
     """Every text of a result, in elements, attributes, pictures and the embedded JSON, stays text."""
-    from pgsweep.ui.report import to_html
+    from pgsweep.ui.kit.report import to_html
     from tests import fix_results
 
     result = getattr(fix_results, f"{schema}_result")

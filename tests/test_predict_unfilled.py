@@ -24,9 +24,9 @@ from pgsweep.sizing.snapshots.recording import filled_up
 from pgsweep.sizing.snapshots.totals import Totals
 from pgsweep.sizing.snapshots.unfilled import unfilled
 from pgsweep.sizing.snapshots.used_snapshots import UsedSnapshots
-from pgsweep.ui.report import to_html
+from pgsweep.ui.kit.report import to_html
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json, to_csv, to_json, to_text
-from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
 from tests.fix_process import wait_until
 from tests.fix_results import MB

@@ -13,9 +13,9 @@ from pgsweep.records.prediction import Verdict
 from pgsweep.records.proof import Interval, ProveResult, ProveRow
 from pgsweep.sizing.prove import _verdict, prove
 from pgsweep.testbed.replay_server import ReplayServer
-from pgsweep.ui.report import to_html
+from pgsweep.ui.kit.report import to_html
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json, read_result, to_text
-from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
 from tests.fix_written import MIB, write_trace
 

@@ -25,7 +25,7 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.pg.session.connect import Connection, connect
-from pgsweep.ui.record import ending as ending_text
+from pgsweep.ui.views.record import ending as ending_text
 from tests.fix_page import load_running
 from tests.fix_process import Patience, wait_until
 from tests.fix_recording import RECORDERS, Recorder, WhenRecording, a_snapshot_seconds

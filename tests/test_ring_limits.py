@@ -15,8 +15,8 @@ from pgsweep.evidence.record import record
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import judge, predict
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import to_text
-from pgsweep.ui.terminal import Terminal
 from tests.fix_written import MIB, PAGES, write_trace
 
 BLOCK = 8192

@@ -18,7 +18,7 @@ from pgsweep.records.serve import ServeCurve, ServeVerification
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.consumers import Key, Values, total_key
 from pgsweep.serve.history import History, Interval, KeptCurve, KeptVerification, sqlite_store
-from pgsweep.ui.numbers import format_bytes
+from pgsweep.ui.kit.numbers import format_bytes
 from tests.fix_page import load_running
 from tests.fix_serve import Served, Tab, serving
 

@@ -31,8 +31,8 @@ from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.top import TopRelation
 from pgsweep.serve.recording import SAMPLE_BLOCKS
-from pgsweep.ui.names import relation_name
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent
+from pgsweep.ui.kit.names import relation_name
+from pgsweep.ui.kit.numbers import count, format_bytes, known_bytes, percent
 from pgsweep.units import seconds_of
 from tests.fix_page import load_running
 from tests.fix_serve import Served, Tab, serving

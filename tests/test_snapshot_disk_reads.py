@@ -14,8 +14,8 @@ from pgsweep.host.server_memory import disk_read_bytes
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import predict
-from pgsweep.ui.prediction import VIEW
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.prediction import VIEW
 from pgsweep.units import BLOCK_BYTES
 from tests.fix_cli import run
 from tests.fix_process import needs_cgroup, needs_root

@@ -31,9 +31,9 @@ from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.residency.access import opened
-from pgsweep.ui.numbers import known_bytes
-from pgsweep.ui.top import TopApp
-from pgsweep.ui.top_text import KEYS
+from pgsweep.ui.kit.numbers import known_bytes
+from pgsweep.ui.live.screen import TopApp
+from pgsweep.ui.live.text import KEYS
 from tests.fix_cli import run
 from tests.fix_cluster import SETTINGS, own_database
 from tests.fix_process import Patience, wait_until

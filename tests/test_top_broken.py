@@ -22,7 +22,7 @@ from tests.fix_screen import screen_of
 # What breaks, and how.
 _FAULTS = {
     "drawing": """
-import pgsweep.ui.top as top
+import pgsweep.ui.live.screen as top
 draw, drawn = top.relation_table, []
 def broken(*arguments, **options):
     drawn.append(1)
@@ -44,7 +44,7 @@ def broken(self, **options):
 live.Live.look = broken
 """,
     "a key": """
-import pgsweep.ui.top as top
+import pgsweep.ui.live.screen as top
 def broken(self):
     raise LookupError("the key has no meaning")
 top.TopApp.action_help = broken

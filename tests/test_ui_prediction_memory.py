@@ -19,8 +19,8 @@ from pgsweep.records.prediction import (
     ThroughputPoint,
 )
 from pgsweep.sizing.predict import predict
-from pgsweep.ui.prediction import VIEW
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.prediction import VIEW
 from pgsweep.units import format_bytes
 from tests.fix_cli import run
 from tests.fix_results import MB, cells_of, heads_of, predict_result

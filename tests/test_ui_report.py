@@ -13,10 +13,10 @@ import pytest
 
 from pgsweep.errors import UsageError
 from pgsweep.records.reasons import evidence
-from pgsweep.ui.pictures import to_svg
-from pgsweep.ui.report import to_html
+from pgsweep.ui.kit.pictures import to_svg
+from pgsweep.ui.kit.report import to_html
+from pgsweep.ui.kit.view import Result
 from pgsweep.ui.results import read_result
-from pgsweep.ui.view import Result
 from tests.fix_advice import advice_result
 from tests.fix_memory import budget_of, kernel_result, memory_result, seen
 from tests.fix_results import (

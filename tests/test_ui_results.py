@@ -14,10 +14,10 @@ import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.records.doctor import Runnable
-from pgsweep.ui.report import to_html
+from pgsweep.ui.kit.report import to_html
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.kit.view import Result
 from pgsweep.ui.results import MODULES, from_json, read_result, to_csv, to_json, to_text, view_of
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import Result
 from tests.fix_advice import advice_result
 from tests.fix_cli import run
 from tests.fix_memory import budget_of, kernel_result, memory_result, seen
@@ -72,7 +72,7 @@ def test_a_view_is_of_the_record_that_its_schema_names(schema: str) -> None:
 
 def test_showing_one_result_imports_no_other_view() -> None:
     code = "import sys; from pgsweep.ui.results import MODULES, view_of; view_of('pgsweep.kernel/1'); "
-    code += "print([m for m in MODULES.values() if f'pgsweep.ui.{m}' in sys.modules])"
+    code += "print([m for m in MODULES.values() if f'pgsweep.ui.views.{m}' in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['kernel']"
 

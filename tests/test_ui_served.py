@@ -20,10 +20,10 @@ from pgsweep.records.prediction import (
     Throughput,
     ThroughputPoint,
 )
-from pgsweep.ui.advice import VIEW
-from pgsweep.ui.plot import spread
-from pgsweep.ui.prediction import VIEW as PREDICTION
-from pgsweep.ui.served import Served, served_svg
+from pgsweep.ui.kit.plot import spread
+from pgsweep.ui.views.advice import VIEW
+from pgsweep.ui.views.prediction import VIEW as PREDICTION
+from pgsweep.ui.views.served import Served, served_svg
 from tests.fix_advice import GB, situation
 from tests.fix_results import cells_of, heads_of
 

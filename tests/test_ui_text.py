@@ -12,13 +12,13 @@ import pytest
 
 import pgsweep
 from pgsweep.records.warm import WarmResult
-from pgsweep.ui import numbers
-from pgsweep.ui.chart import chart
+from pgsweep.ui.kit import numbers
+from pgsweep.ui.kit.chart import chart
+from pgsweep.ui.kit.scales import RatioAxis, SizeAxis, interpolate
+from pgsweep.ui.kit.series import Series, predict_series
+from pgsweep.ui.kit.table import Column, Field, Table, table
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import read_result, to_text
-from pgsweep.ui.scales import RatioAxis, SizeAxis, interpolate
-from pgsweep.ui.series import Series, predict_series
-from pgsweep.ui.table import Column, Field, Table, table
-from pgsweep.ui.terminal import Terminal
 from tests.fix_advice import advice_result
 from tests.fix_results import MB, demo_result, predict_result, record_result
 from tests.fuzz.targets import SEEDS
@@ -272,7 +272,7 @@ def test_no_module_formats_thousands_or_powers_of_ten_by_itself() -> None:
     # Options, values of files that are refused, values of CSV, and one within bounds.
     allowed = (
         *("{every:g}", "{COPY_SECONDS:g}", "{ROUND_SECONDS:g}", "asked_seconds:g", "{schedule.seconds:g}"),
-        *("evidence/checks.py:", "ui/sound.py:", "{run:.6g}", "{heat:.3g}"),
+        *("evidence/checks.py:", "ui/kit/sound.py:", "{run:.6g}", "{heat:.3g}"),
     )
     assert [line for line in found if not any(word in line for word in allowed)] == []
 

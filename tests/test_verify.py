@@ -34,9 +34,9 @@ from pgsweep.sizing.observed import Observation
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.verify import _each, _moved, _within_together, miss_error, verify
 from pgsweep.sizing.workload_change import Drift, compare_loads, load_of
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json, to_json
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.verification import VIEW
+from pgsweep.ui.views.verification import VIEW
 from pgsweep.units import BLOCK_BYTES
 from tests.fix_cli import run
 from tests.fix_page import load_running, wait_for_pages

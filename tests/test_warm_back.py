@@ -14,10 +14,10 @@ import pytest
 
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.residency.access import opened
-from pgsweep.ui.numbers import format_bytes
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.warm import warm_text
-from pgsweep.ui.warm_restore import restore_text
+from pgsweep.ui.kit.numbers import format_bytes
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.warm import warm_text
+from pgsweep.ui.views.warm_restore import restore_text
 from pgsweep.warm.heat.file import read_heat
 from pgsweep.warm.heat.restore import restore
 from pgsweep.warm.heat.restore_plan import RestoreOptions

@@ -12,9 +12,9 @@ from pgsweep.host.limits import MemoryRoom, are_killed_together, memory_limits, 
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.warm import WarmBudget, WarmResult
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.warm import warm_text
+from pgsweep.ui.views.warm import warm_text
 from pgsweep.warm.capacity import page_cache_budget
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions

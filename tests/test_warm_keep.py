@@ -18,8 +18,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.warm_keep import WarmKeepResult, WarmKeepSample
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.warm_keep import plan_text, warm_keep_text
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.warm_keep import plan_text, warm_keep_text
 from pgsweep.units import parse_bytes
 from pgsweep.warm.keep.keep import Keeper, KeepOptions, budget
 from tests.fix_flood import HOT_BLOCKS, fill, flood, floodable, resident

@@ -18,8 +18,8 @@ from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg.catalog.server import Relation, ScannedIndex
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmResult
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.warm import warm_text
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.warm import warm_text
 from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.capacity import page_cache_budget, pool_budget
 from pgsweep.warm.run.gather import Selection

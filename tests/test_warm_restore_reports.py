@@ -26,11 +26,11 @@ from pgsweep.progress import NullListener
 from pgsweep.records.heat import WarmCheckResult, WarmRestoreResult
 from pgsweep.residency.access import Access, opened
 from pgsweep.testbed.cold import empty_caches
-from pgsweep.ui.numbers import count, format_bytes
+from pgsweep.ui.kit.numbers import count, format_bytes
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json, read_result, to_text
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.warm_check import check_text
-from pgsweep.ui.warm_restore import restore_text
+from pgsweep.ui.views.warm_check import check_text
+from pgsweep.ui.views.warm_restore import restore_text
 from pgsweep.units import format_time
 from pgsweep.warm.heat import restore as restoring
 from pgsweep.warm.heat.check import CONDITION_NAMES, check

@@ -17,10 +17,10 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.errors import UsageError
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.warm import WarmRelation, WarmResult
-from pgsweep.ui.numbers import format_bytes, known_bytes
+from pgsweep.ui.kit.numbers import format_bytes, known_bytes
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import from_json
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.warm import warm_text
+from pgsweep.ui.views.warm import warm_text
 from pgsweep.warm.block_ranges import calls_of
 from pgsweep.warm.run.journal import Header, Journal, read_journal
 from tests.fix_cli import Command, launch

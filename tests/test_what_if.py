@@ -19,8 +19,8 @@ from pgsweep.sizing.predict import predict
 from pgsweep.sizing.what_if.grammar import Grows, Scan, SharedBuffers, parse
 from pgsweep.sizing.what_if.relations import check_relations
 from pgsweep.sizing.what_if.rewritten_trace import RewrittenTrace
-from pgsweep.ui.prediction import VIEW
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.prediction import VIEW
 from tests.fix_cli import run
 from tests.fix_results import MB
 from tests.fix_what_if import PER_SECOND, POOL, SIZES, SIZES_BYTES, Load

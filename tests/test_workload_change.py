@@ -10,8 +10,8 @@ from msgspec import structs
 
 from pgsweep.sizing.verify import verify
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, drift_of
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.verification import VIEW
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.verification import VIEW
 from tests.fix_workload import load
 
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable
 
 _OURS = re.compile(r"\x1b\[(?:0|[12]|3[1-46])(?:;(?:[12]|3[1-46]))*m")
-"""The colours that ui/terminal.py sets (ECMA-48, SGR), and nothing else that begins with ESC."""
+"""The colours that ui/kit/terminal.py sets (ECMA-48, SGR), and nothing else that begins with ESC."""
 
 _UNQUOTED = re.compile(r"[a-z_][a-z0-9_]*")
 _KEYWORDS = """

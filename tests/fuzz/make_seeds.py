@@ -23,9 +23,9 @@ from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.script import record_script
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.pg.private.cluster import Cluster
-from pgsweep.ui.report import to_html
+from pgsweep.ui.kit.report import to_html
+from pgsweep.ui.kit.view import Result
 from pgsweep.ui.results import MODULES, view_of
-from pgsweep.ui.view import Result
 from pgsweep.warm.heat.file import NOT_IN_POOL, HeatMeta, HeatPart, SavedHeat, write_heat
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 from tests.fuzz.bombs import evidence_bombs, gathered_bombs, heat_bombs, oracle_bombs, result_bombs

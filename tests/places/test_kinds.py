@@ -19,8 +19,8 @@ from pgsweep.host.place import look
 from pgsweep.memory.processes import _host as host_of
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.place import Kind, Place
-from pgsweep.ui.doctor import doctor_text
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.views.doctor import doctor_text
 from tests.fix_advice import advised, growing
 from tests.fix_cli import PGSWEEP, run
 from tests.fix_doctor import abilities

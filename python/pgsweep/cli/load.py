@@ -15,8 +15,8 @@ from pgsweep.cli.completing import load_words
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import INTERRUPTED, PgsweepError, UsageError
-from pgsweep.ui.numbers import byte_rate, count, counted, format_bytes
-from pgsweep.ui.numbers import seconds as seconds_text
+from pgsweep.ui.kit.numbers import byte_rate, count, counted, format_bytes
+from pgsweep.ui.kit.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings

@@ -17,7 +17,7 @@ from pgsweep.files import where_to_look, write_whole
 from pgsweep.plain import cleaned, shell_word
 
 if TYPE_CHECKING:
-    from pgsweep.ui.view import Result
+    from pgsweep.ui.kit.view import Result
 
 SUFFIXES = {".json": "json", ".csv": "csv", ".html": "html", ".htm": "html", ".txt": "text", ".svg": "svg"}
 
@@ -121,15 +121,15 @@ class Output:
 
             return to_csv(result)
         if kind == "html":
-            from pgsweep.ui.report import to_html
+            from pgsweep.ui.kit.report import to_html
 
             return to_html(result)
         if kind == "svg":
-            from pgsweep.ui.pictures import to_svg
+            from pgsweep.ui.kit.pictures import to_svg
 
             return to_svg(result)
+        from pgsweep.ui.kit.terminal import Terminal
         from pgsweep.ui.results import to_text
-        from pgsweep.ui.terminal import Terminal
 
         # A file has what a pipe gets.
         terminal = Terminal() if to_file else self._settings.terminal()

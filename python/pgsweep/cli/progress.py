@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pgsweep.cli.clean import raw_stream
 from pgsweep.cli.settings import Settings
 from pgsweep.plain import cleaned, shown
-from pgsweep.ui.numbers import seconds as seconds_text
+from pgsweep.ui.kit.numbers import seconds as seconds_text
 from pgsweep.units import format_percent
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import INTERRUPTED, ConnectionFailed, PgsweepError, UsageError
 from pgsweep.plain import shell_word
-from pgsweep.ui.numbers import seconds as seconds_text
+from pgsweep.ui.kit.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
     from pgsweep.evidence.record import Source
@@ -223,7 +223,7 @@ def require_whole(result: RecordResult, asked_seconds: float | None, again: str)
     code = _ENDED_EARLY.get(result.ended_by, 0)
     if not code:
         return
-    from pgsweep.ui.record import ending
+    from pgsweep.ui.views.record import ending
 
     asked = "" if asked_seconds is None else f" of {seconds_text(asked_seconds)}"
     kind = ConnectionFailed if code == ConnectionFailed.exit_code else PgsweepError
@@ -300,8 +300,8 @@ def show_recording(run: Run, result: RecordResult, *, as_json: bool) -> None:
 def _plan(run: Run, asked: _Asked, out: Path) -> None:
     """Show what would be done."""
     from pgsweep.evidence.record import plan_record
-    from pgsweep.ui.record import plan_text
     from pgsweep.ui.results import to_json
+    from pgsweep.ui.views.record import plan_text
 
     plan = run.target.use(
         lambda conninfo: plan_record(

@@ -88,8 +88,8 @@ def export(settings: Settings, evidence: Path, output: Path, *, as_json: bool) -
     """
     check_writable(output)
     from pgsweep.evidence.oracle_export import export_oracle_general
-    from pgsweep.ui.record import export_text
     from pgsweep.ui.results import plain, to_json
+    from pgsweep.ui.views.record import export_text
 
     with ConsoleProgress(settings) as shown:
         result = export_oracle_general(evidence, output, progress=shown)

@@ -15,7 +15,7 @@ from pgsweep.cli.connection import Target, place_flags
 from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import LacksPackage, UsageError
-from pgsweep.ui.numbers import seconds
+from pgsweep.ui.kit.numbers import seconds
 
 if TYPE_CHECKING:
     from pgsweep.serve.config import ServeConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from pgsweep.plain import cleaned, shell_words
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.kit.terminal import Terminal
 
 
 @dataclass

@@ -16,7 +16,7 @@ from pgsweep.cli.common import Count, Duration, pool_source_option
 from pgsweep.cli.output import write_stdout
 from pgsweep.commands import on_server
 from pgsweep.errors import UsageError
-from pgsweep.ui.numbers import seconds as seconds_text
+from pgsweep.ui.kit.numbers import seconds as seconds_text
 from pgsweep.units import format_percent
 
 if TYPE_CHECKING:
@@ -186,8 +186,8 @@ class _First:
 
 def _print(live: Live, interval_seconds: float, view: TopView, run: Run, *, as_json: bool) -> None:
     from pgsweep.cache.top.feed import take_twice
+    from pgsweep.ui.live.text import once_text
     from pgsweep.ui.results import plain, to_json
-    from pgsweep.ui.top_text import once_text
 
     sample = run.made(take_twice(live, interval_seconds).sample(view))
     if as_json:
@@ -201,7 +201,7 @@ def _watch(
     reopen: _First, interval_seconds: float, view: TopView, settings: Settings, *, server: str
 ) -> None:
     from pgsweep.cache.top.feed import Feed
-    from pgsweep.ui.top import TopApp
+    from pgsweep.ui.live.screen import TopApp
 
     terminal = settings.terminal()
     if not terminal.colour:

@@ -12,7 +12,7 @@ from pgsweep.cli.settings import Settings
 from pgsweep.plain import cleaned
 
 if TYPE_CHECKING:
-    from pgsweep.ui.view import Result
+    from pgsweep.ui.kit.view import Result
 
 _TO_THE_TOP, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 """ECMA-48's CUP, EL and ED: text is written over the former one, so that nothing flickers."""

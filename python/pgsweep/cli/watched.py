@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from pgsweep.cli.output import Output, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.settings import Settings
-from pgsweep.ui.numbers import seconds as seconds_text
+from pgsweep.ui.kit.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
     from pgsweep.records.prediction import PredictResult

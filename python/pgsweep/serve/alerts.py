@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 
 from pgsweep.records.serve import ServeAlert
 from pgsweep.serve.rules import ALERTS, Alert
-from pgsweep.ui.numbers import count, format_bytes, percent
+from pgsweep.ui.kit.numbers import count, format_bytes, percent
 
 EVERY_SECONDS: Final = 10.0
 """From one evaluation to the next."""

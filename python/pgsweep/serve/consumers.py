@@ -24,7 +24,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryProcess
 from pgsweep.records.rollup import FOLDED
 from pgsweep.records.top import TopSample
-from pgsweep.ui.names import relation_name
+from pgsweep.ui.kit.names import relation_name
 
 INTERVAL_SECONDS: Final = 60.0
 KEPT: Final = 20

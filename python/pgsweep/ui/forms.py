@@ -18,8 +18,8 @@ import msgspec
 
 from pgsweep.plain import sentence
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, Resources
-from pgsweep.ui.advised import ACTIONS, about, comment
-from pgsweep.ui.numbers import format_bytes
+from pgsweep.ui.kit.numbers import format_bytes
+from pgsweep.ui.views.advised import ACTIONS, about, comment
 from pgsweep.units import (
     SETTING_UNITS,
     as_setting,

@@ -20,10 +20,10 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.plain import cleaned, inert, shell_word, shown
 from pgsweep.records.prediction import ExportResult, RecordPlan
 from pgsweep.regular import open_at_once, read_bounded
-from pgsweep.ui.sound import trouble_in
-from pgsweep.ui.subject import subject_line
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.view import Result, View
+from pgsweep.ui.kit.sound import trouble_in
+from pgsweep.ui.kit.subject import subject_line
+from pgsweep.ui.kit.terminal import Terminal
+from pgsweep.ui.kit.view import Result, View
 from pgsweep.units import format_count
 
 MODULES = {
@@ -52,7 +52,7 @@ MODULES = {
     "pgsweep.lab-compare/1": "lab_compare",
     "pgsweep.lab-list/1": "lab_list",
 }
-"""The module in pgsweep.ui whose VIEW shows the results of a schema; it is imported when it is needed."""
+"""The module in pgsweep.ui.views whose VIEW shows the results of a schema; it is imported when it is needed."""
 
 _EMBEDDED: Final = (b'<script type="application/json" id="pgsweep-result">', b"</script>")
 
@@ -95,7 +95,7 @@ def view_of(schema: str) -> View[Any]:
     Raises:
         KeyError: no module shows them.
     """
-    view = importlib.import_module(f"pgsweep.ui.{MODULES[schema]}").VIEW
+    view = importlib.import_module(f"pgsweep.ui.views.{MODULES[schema]}").VIEW
     assert isinstance(view, View)
     return view
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from pgsweep.ui.report import to_html
+from pgsweep.ui.kit.report import to_html
+from pgsweep.ui.kit.terminal import Terminal
 from pgsweep.ui.results import read_result, to_csv, to_json, to_text
-from pgsweep.ui.terminal import Terminal
 from tests.fuzz.mutate import mutate_bytes, mutate_json
 from tests.fuzz.targets import seed_files
 

@@ -14,7 +14,7 @@ from pgsweep.cli.output import check_writable
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.commands import this_command
 from pgsweep.errors import ClusterError, UsageError
-from pgsweep.ui.numbers import seconds as seconds_text
+from pgsweep.ui.kit.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
     from pgsweep.lab.protocol import Disposable

@@ -59,7 +59,7 @@ def command(
       until pgsweep warm check -q shop.heat shop --fail-if 'resident_hot<95%'; do sleep 5; done
     """
     from pgsweep.condition import parse_condition
-    from pgsweep.ui.warm_check import held_conditions
+    from pgsweep.ui.views.warm_check import held_conditions
     from pgsweep.warm.heat.check import CONDITION_NAMES, check
     from pgsweep.warm.heat.file import read_heat
 

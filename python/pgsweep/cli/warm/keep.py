@@ -112,7 +112,7 @@ def command(
 def _keep(
     conninfo: str, options: KeepOptions, seconds: float | None, stop: threading.Event, settings: Settings
 ) -> WarmKeepResult:
-    from pgsweep.ui.warm_keep import sample_line
+    from pgsweep.ui.views.warm_keep import sample_line
     from pgsweep.warm.keep.keep import Keeper
 
     def report(sample: WarmKeepSample) -> None:
@@ -123,7 +123,7 @@ def _keep(
 
 def _show_plan(run: Run, plan: WarmKeepPlan) -> None:
     from pgsweep.ui.results import plain, to_json
-    from pgsweep.ui.warm_keep import plan_text
+    from pgsweep.ui.views.warm_keep import plan_text
 
     plan, as_json = run.made(plan), run.output_options["as_json"]
     write_stdout(to_json(plan) if as_json else plan_text(plain(plan), run.settings.terminal()))

@@ -16,8 +16,8 @@ from pgsweep.cli.settings import Settings
 from pgsweep.cli.warm.options import options_of, warm_options
 from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
-from pgsweep.ui.numbers import byte_rate, format_bytes
-from pgsweep.ui.numbers import seconds as seconds_text
+from pgsweep.ui.kit.numbers import byte_rate, format_bytes
+from pgsweep.ui.kit.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
     from pgsweep.records.warm import WarmResult

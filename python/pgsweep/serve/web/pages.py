@@ -17,11 +17,11 @@ from pgsweep.plain import sentence, shown
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import ServeCurve, ServeMemory, ServeMemoryPart
 from pgsweep.records.top import TopRelation
-from pgsweep.ui.advised import gain_text
-from pgsweep.ui.cache_map import map_name
 from pgsweep.ui.forms import patch
-from pgsweep.ui.names import relation_name
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds
+from pgsweep.ui.kit.names import relation_name
+from pgsweep.ui.kit.numbers import count, format_bytes, known_bytes, percent, seconds
+from pgsweep.ui.views.advised import gain_text
+from pgsweep.ui.views.cache_map import map_name
 from pgsweep.units import as_setting, iso_time, seconds_of
 
 _BAR_WIDTH: Final = 1000.0
