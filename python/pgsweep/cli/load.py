@@ -401,9 +401,9 @@ def _agreed(run: Run, files: list[str], table: str, options: LoadOptions, asked:
     """Return the plan; the user is asked where it is not clear whether the first record is a header."""
     import msgspec
 
-    from pgsweep.load.header import Unclear
+    from pgsweep.load.input.header import Unclear
+    from pgsweep.load.input.source import check_outputs, find_inputs
     from pgsweep.load.run import agree
-    from pgsweep.load.source import check_outputs, find_inputs
 
     inputs, places = find_inputs(files, options), run.output_options
     check_outputs([asked.rejects, asked.journal, places["html"], *places["out"]], inputs)

@@ -8,9 +8,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgsweep.load.input.source import Input
+from pgsweep.load.input.split import Head, splitter_for
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.source import Input
-from pgsweep.load.split import Head, splitter_for
 
 COMPRESSION: Final = 4.0
 """Assumed: how much larger a compressed file of text is when it is read."""

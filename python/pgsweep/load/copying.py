@@ -13,11 +13,11 @@ from typing import Final, Protocol
 import msgspec
 
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.fields import without_fields
+from pgsweep.load.input.fields import without_fields
+from pgsweep.load.input.rows import JsonRows, parquet_chunks
+from pgsweep.load.input.source import FileParts, Input, InputError, check_unchanged, opened
+from pgsweep.load.input.split import Chunk, read_chunks
 from pgsweep.load.refusing import copy_chunk
-from pgsweep.load.rows import JsonRows, parquet_chunks
-from pgsweep.load.source import FileParts, Input, InputError, check_unchanged, opened
-from pgsweep.load.split import Chunk, read_chunks
 from pgsweep.pg.load.catalog import Column
 from pgsweep.pg.load.copy import open_session
 from pgsweep.pg.load.journal import CopiedPiece, LoadId, Piece, Reject, add_piece

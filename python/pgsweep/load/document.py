@@ -9,8 +9,8 @@ import msgspec
 
 from pgsweep.errors import PgsweepError
 from pgsweep.files import make_private, remove_private, state_folder, write_whole
+from pgsweep.load.input.source import Input
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.source import Input
 from pgsweep.pg.load.catalog import Column, TableFacts
 from pgsweep.pg.load.copy import CopyTarget
 from pgsweep.pg.load.journal import JournalObject

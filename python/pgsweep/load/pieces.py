@@ -12,11 +12,11 @@ import msgspec
 from pgsweep.errors import PgsweepError
 from pgsweep.load.copying import Copier, Running, step_since, unmoved_sequences
 from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, write_local
+from pgsweep.load.input.source import ChangedFile, InputError
 from pgsweep.load.objects import objects_of
 from pgsweep.load.rebuild import Rebuild
 from pgsweep.load.refusing import Refused
 from pgsweep.load.rejects import leave_rejects, write_rejects
-from pgsweep.load.source import ChangedFile, InputError
 from pgsweep.load.unlogged import not_empty
 from pgsweep.pg.load.catalog import (
     changed_since_plan,

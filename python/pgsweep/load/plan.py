@@ -9,8 +9,11 @@ from typing import Final
 from pgsweep.errors import LacksPrivilege, UsageError
 from pgsweep.load.amount import Amount, amount_of_parquet, amount_of_text
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.header import EMPTY, Fields, chosen_fields, strays
-from pgsweep.load.names import check_columns
+from pgsweep.load.input.header import EMPTY, Fields, chosen_fields, strays
+from pgsweep.load.input.names import check_columns
+from pgsweep.load.input.rows import json_columns, parquet_columns
+from pgsweep.load.input.source import Input
+from pgsweep.load.input.split import read_first
 from pgsweep.load.objects import (
     COPY_BYTES_PER_SECOND,
     INDEX_BUILD_SECONDS,
@@ -27,9 +30,6 @@ from pgsweep.load.objects import (
 )
 from pgsweep.load.options import LoadOptions, check_options
 from pgsweep.load.partition import NewPartition
-from pgsweep.load.rows import json_columns, parquet_columns
-from pgsweep.load.source import Input
-from pgsweep.load.split import read_first
 from pgsweep.load.table import check_table
 from pgsweep.load.unlogged import GIVEN_UP, check_unlogged
 from pgsweep.load.way import Way, decide_way, fires

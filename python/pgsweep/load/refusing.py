@@ -10,9 +10,9 @@ import msgspec
 
 from pgsweep.errors import PgsweepError
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.fields import values_of, with_names
-from pgsweep.load.source import Input
-from pgsweep.load.split import CR, Chunk, is_text, line_ends, line_of, records_of
+from pgsweep.load.input.fields import values_of, with_names
+from pgsweep.load.input.source import Input
+from pgsweep.load.input.split import CR, Chunk, is_text, line_ends, line_of, records_of
 from pgsweep.pg.load.copy import BadRow, CopyTarget, copy_with_path, wrong_count
 from pgsweep.pg.load.journal import Reject
 from pgsweep.pg.load.partition import BOUND_CHECK

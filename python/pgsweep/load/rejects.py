@@ -10,8 +10,8 @@ from pathlib import Path
 from pgsweep.errors import PgsweepError
 from pgsweep.files import write_whole
 from pgsweep.load.document import LoadDocument
+from pgsweep.load.input.split import codec_of, without_end
 from pgsweep.load.refusing import Refused
-from pgsweep.load.split import codec_of, without_end
 from pgsweep.pg.load.journal import Reject
 from pgsweep.plain import shell_word
 

@@ -12,8 +12,8 @@ import msgspec
 from pgsweep.errors import UsageError
 from pgsweep.host.machine import memory_bytes
 from pgsweep.load.amount import COMPRESSION
+from pgsweep.load.input.source import Input
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.source import Input
 from pgsweep.load.unlogged import unlogged_choice
 from pgsweep.pg.catalog.backends import fewer_note, spared_connections
 from pgsweep.pg.load.catalog import Catalog, hindering

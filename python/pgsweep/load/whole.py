@@ -20,7 +20,9 @@ import msgspec
 
 from pgsweep.load.copying import LoadListener, begun_state, chunks_of
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.fields import values_of
+from pgsweep.load.input.fields import values_of
+from pgsweep.load.input.source import Input, InputError
+from pgsweep.load.input.split import Chunk, records_of
 from pgsweep.load.refusing import (
     check_count,
     copy_chunk,
@@ -32,8 +34,6 @@ from pgsweep.load.refusing import (
     too_many_of,
     too_many_unreadable,
 )
-from pgsweep.load.source import Input, InputError
-from pgsweep.load.split import Chunk, records_of
 from pgsweep.pg.load.catalog import TableFacts
 from pgsweep.pg.load.checks import find_duplicates, find_missing_references
 from pgsweep.pg.load.copy import BadRow, CopyTarget, copy_with_path, settle

@@ -52,7 +52,7 @@ MODULES = {
     "pgsweep.lab-compare/1": "lab_compare",
     "pgsweep.lab-list/1": "lab_list",
 }
-"""The module in pgsweep.ui.views whose VIEW shows the results of a schema; it is imported when it is needed."""
+"""The module in pgsweep.ui.views whose VIEW shows the results of a schema; imported when it is needed."""
 
 _EMBEDDED: Final = (b'<script type="application/json" id="pgsweep-result">', b"</script>")
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pgsweep._native import RecordSplitter
+from pgsweep.load.input.source import BLOCK_BYTES, Input, InputError, Reader, check_encoding, opened
 from pgsweep.load.options import Format, LoadOptions
-from pgsweep.load.source import BLOCK_BYTES, Input, InputError, Reader, check_encoding, opened
 from pgsweep.pg.load.journal import Reject
 from pgsweep.pg.load.search import Records
 from pgsweep.units import format_bytes

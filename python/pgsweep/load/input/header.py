@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from pgsweep.errors import UsageError
-from pgsweep.load.fields import FieldCutter, unescaped
-from pgsweep.load.names import check_columns, columns_for, named, quoted
+from pgsweep.load.input.fields import FieldCutter, unescaped
+from pgsweep.load.input.names import check_columns, columns_for, named, quoted
+from pgsweep.load.input.source import Input, InputError
+from pgsweep.load.input.split import Head, check_header_end, codec_of, splitter_for
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.source import Input, InputError
-from pgsweep.load.split import Head, check_header_end, codec_of, splitter_for
 from pgsweep.pg.load.catalog import Column
 from pgsweep.plain import shell_word
 from pgsweep.units import format_many

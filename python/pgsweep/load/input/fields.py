@@ -11,9 +11,9 @@ from functools import cache
 from typing import Final
 
 from pgsweep.load.document import LoadDocument
+from pgsweep.load.input.source import Input, InputError
+from pgsweep.load.input.split import Chunk, codec_of, pairs_of, records_of, without_end
 from pgsweep.load.options import Format, LoadOptions
-from pgsweep.load.source import Input, InputError
-from pgsweep.load.split import Chunk, codec_of, pairs_of, records_of, without_end
 from pgsweep.pg.load.copy import CopyTarget
 from pgsweep.pg.load.journal import Reject
 from pgsweep.units import format_many

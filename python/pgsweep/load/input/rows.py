@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 
 from pgsweep.decoded import TooMuch, longest_text
 from pgsweep.errors import UsageError
-from pgsweep.load.arrow_text import as_text, row_bytes
 from pgsweep.load.document import LoadDocument
-from pgsweep.load.names import columns_for, named
+from pgsweep.load.input.arrow_text import as_text, row_bytes
+from pgsweep.load.input.names import columns_for, named
+from pgsweep.load.input.source import BLOCK_BYTES, Input, InputError
+from pgsweep.load.input.split import Chunk, Head
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.source import BLOCK_BYTES, Input, InputError
-from pgsweep.load.split import Chunk, Head
 from pgsweep.pg.load.catalog import Column
 from pgsweep.pg.load.journal import Reject
 from pgsweep.plain import shell_word

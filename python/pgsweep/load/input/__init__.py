@@ -1,0 +1,1 @@
+"""Files: found, decompressed, cut into records, and their fields matched with columns."""
