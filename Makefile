@@ -112,8 +112,9 @@ test-arm64: setup ## the tests of core for arm64, emulated (some minutes; not a 
 	tools/debian-packages test-arm64
 	tools/cross test arm64
 
-MACOS_TESTS = clock curve hand inference_accesses interval_coverage model native no_probe oracle_general rate_caches \
-	replay sampled self_consistency sequences shared_replays streams what_if
+MACOS_TESTS = test_native cli/test_streams evidence/test_no_probe evidence/test_oracle_general $(addprefix sizing/test_, \
+	clock curve hand inference_accesses interval_coverage model rate_caches replay sampled self_consistency sequences \
+	shared_replays what_if)
 
 test-macos: setup ## tests of the code compiled for macOS on x86-64, run on Linux (some minutes; not a part of `make test`)
 	tools/debian-packages test
@@ -121,7 +122,7 @@ test-macos: setup ## tests of the code compiled for macOS on x86-64, run on Linu
 	VENV=$(VENV) tools/cross wheel macos-x86-64
 	$(CC) -O1 -Wall -Wno-unused-parameter -fPIC -shared -o .cross/system.so tools/macos/system.c
 	PGSWEEP_MACOS_WHEEL=$$(ls $(CURDIR)/dist/*macosx*x86_64.whl) PGSWEEP_MACOS_SYSTEM=$(CURDIR)/.cross/system.so \
-	$(BIN)/python -m pytest -p tools.macos.module $(MACOS_TESTS:%=tests/test_%.py)
+	$(BIN)/python -m pytest -p tools.macos.module $(MACOS_TESTS:%=tests/%.py)
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) target python/pgsweep/_native*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .servers .cross build dist

@@ -1,4 +1,4 @@
-"""The servers of tests/test_load_model.py, one a bin folder, and its options."""
+"""The servers of tests/load/test_model.py, one a bin folder, and its options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pgsweep.pg.private.cluster import Cluster
 
 if TYPE_CHECKING:
-    from tests.load_model_server import Server
+    from tests.load.model_server import Server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--load-cases",
         type=int,
         metavar="N",
-        help="compare N random loads with what they must do (tests/test_load_model.py)",
+        help="compare N random loads with what they must do (tests/load/test_model.py)",
     )
     parser.addoption(
         "--load-seed",
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def model_servers() -> Iterator[Callable[[Path | None], Server]]:
     """Gives the server of the model, by bin folder."""
     # What they need takes a while to import.
-    from tests.load_model_server import SETTINGS, Server
+    from tests.load.model_server import SETTINGS, Server
 
     made: dict[Path | None, Server] = {}
     with ExitStack() as closing:

@@ -200,11 +200,11 @@ def test_test_modules_do_not_import_each_other() -> None:
 @pytest.mark.parametrize(
     ("line", "does"),
     [
-        ("from tests.test_trace import counters", True),
+        ("from tests.evidence.test_trace import counters", True),
         ("from tests import fix_cli, test_trace", True),
-        ("from tests import test_trace as trace", True),
-        ("import tests.test_trace", True),
-        ("import tests.test_trace as trace", True),
+        ("from tests.evidence import test_trace as trace", True),
+        ("import tests.evidence.test_trace", True),
+        ("import tests.evidence.test_trace as trace", True),
         ("from . import test_trace", True),
         ("from .test_trace import counters", True),
         ("from tests.fix_cli import run", False),

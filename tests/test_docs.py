@@ -181,7 +181,7 @@ def test_commands_of_the_readme_do_what_they_say(wheel18: Cluster, tmp_path: Pat
         parts = conninfo_to_dict(conninfo)
         for line in lines:
             if line == "pgsweep demo":
-                continue  # It takes minutes; tests/test_demo.py runs it.
+                continue  # It takes minutes; tests/sizing/test_demo.py runs it.
             here = line.replace("-h db1", f"-h {parts['host']} -p {parts['port']}")
             if shutil.which("jq") is None:
                 here = here.replace("jq .points", f"{sys.executable} -m json.tool")

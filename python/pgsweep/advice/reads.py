@@ -10,7 +10,7 @@ misses m(n) of a pool of n blocks:
 because both caches together hold at most s + C blocks, and what is not missed is not read. Where accesses are
 independent of each other the page cache serves nearly as a pool of its own size would: in 40 simulated
 settings (Zipf 0.5 to 1.2, C from a quarter of s to 16 times s) disk reads were 0.82 to 1.08 times
-m(max(s, C)) (tests/test_advice_reads.py). This is assumed, with some room. Where the relations fit
+m(max(s, C)) (tests/advice/test_advice_reads.py). This is assumed, with some room. Where the relations fit
 into the page cache, nothing comes from disk.
 """
 

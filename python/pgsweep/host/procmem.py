@@ -284,7 +284,7 @@ def read_private(
         pid: the process.
         sharers: how many processes the server has. A page that a backend shares, it shares with the
             postmaster that forked it and, nearly always, with all other children: pages that the postmaster
-            wrote to since then are few (tests/test_memory.py compares with smaps_rollup).
+            wrote to since then are few (tests/memory/test_memory.py compares with smaps_rollup).
         fast: rather by pagemap, whose time does not grow with shared memory.
     """
     folder = proc / str(pid)

@@ -1,0 +1,1 @@
+"""Tests of what /proc, /sys and files say."""

@@ -1,0 +1,1 @@
+"""Tests of sessions, the catalog, private servers."""
