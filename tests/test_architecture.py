@@ -226,7 +226,7 @@ def _imports_tests(node: ast.Import | ast.ImportFrom) -> bool:
     else:
         module = ".".join(filter(None, ["tests" if node.level else "", node.module or ""]))
         names = [f"{module}.{each.name}" for each in node.names]
-    return any(name.startswith("tests.test_") for name in names)
+    return any(re.match(r"tests\.(\w+\.)*test_", name) for name in names)
 
 
 def test_the_flags_of_an_access_are_the_same_where_it_is_written_and_where_it_is_read() -> None:
