@@ -119,7 +119,8 @@ def test_evidence_is_enough_when_its_intervals_are_as_asked(name: str) -> None:
 def test_evidence_is_judged_as_predict_does(name: str, lasting: bool | None, tmp_path: Path) -> None:
     found = refusal_of(EVIDENCE / name)
     assert (None if found is None else found.lasting) == lasting
-    verdict = predict(EVIDENCE / name).verdict
+    today = predict(EVIDENCE / name).observed.shared_buffers_bytes
+    verdict = predict(EVIDENCE / name, sizes_bytes=[today // 2, today, 2 * today]).verdict
     assert (verdict.level == "refused") == (found is not None)
     # Of several reasons the gravest decides: the others may refuse nothing.
     assert found is None or found.why == verdict.sentences[0]

@@ -33,8 +33,8 @@ that may settle."""
 def refusal_of(evidence: Path, until: float | None = None) -> Refusal | None:
     """Return why snapshots recorded so far would give no prediction; None where they would.
 
-    The curve is computed at today's size alone, without what comes from disk: a tenth to a few seconds of a
-    processor; with `until` at half and twice that too.
+    The curve is computed at half of today's size, at that size and at twice of it, without what comes from
+    disk: a tenth to a few seconds of a processor.
 
     Args:
         evidence: a folder that may be incomplete.
@@ -46,8 +46,7 @@ def refusal_of(evidence: Path, until: float | None = None) -> Refusal | None:
             return None
         observation.check_whole()
         pool = observation.server.pool_blocks
-        sizes = (pool,) if until is None else (max(pool // 2, 1), pool, 2 * pool)
-        found = snapshot_model(observation).at(sizes).record()
+        found = snapshot_model(observation).at((max(pool // 2, 1), pool, 2 * pool)).record()
         verdict = found.verdict
     except PgsweepError:
         # Too little to say anything, or it cannot be read yet.

@@ -171,13 +171,14 @@ def bounded_by_today(
     """Return the bounds such that a larger pool misses no more than today's, and a smaller one no less.
 
     A curve may rise all the same, where a larger pool lets in what goes through a ring today: the bounds
-    always hold the curve.
+    always hold the curve. A size of which nothing is known, from 0 to 1, stays so.
 
     Args:
         relative_size: sizes divided by that of the pool under observation, which is one of them.
         point, low, high: the curve at these sizes, and its bounds.
     """
     today = int(np.flatnonzero(relative_size == 1.0)[0])
-    least = np.where(relative_size < 1, np.minimum(low[today], point), 0.0)
-    most = np.where(relative_size > 1, np.maximum(high[today], point), 1.0)
+    known = (low > 0) | (high < 1)
+    least = np.where(known & (relative_size < 1), np.minimum(low[today], point), 0.0)
+    most = np.where(known & (relative_size > 1), np.maximum(high[today], point), 1.0)
     return np.maximum(low, least), np.minimum(high, most)
