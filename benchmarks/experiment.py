@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.steps import Steps
-from pgsweep.lab.run import prepare
+from pgsweep.lab.chosen import prepare
 from pgsweep.lab.store import read_samples
 from pgsweep.records.lab import LabCell, LabResult
 

@@ -50,7 +50,7 @@ _IMPORTED = (
     "pgsweep.evidence.sql",
     "pgsweep.lab.catalog",
     "pgsweep.serve.collect",
-    "pgsweep.serve.run",
+    "pgsweep.serve.service",
     "pgsweep.sizing.traces.replays",
     "pgsweep.sizing.snapshots.fit",
     "pgsweep.sizing.traces.curve",
@@ -62,7 +62,7 @@ _IMPORTED = (
     "pgsweep.ui.live.screen",
     "pgsweep.warm.heat.restore",
     "pgsweep.warm.heat.save",
-    "pgsweep.warm.run.run",
+    "pgsweep.warm.run.warming",
 )
 MOST_BYTES = 100_000
 """Of a request."""

@@ -6,7 +6,7 @@ of the same round, and the summary has their medians. There are six rounds, one 
 machine that gives free memory back to its host, what a trial costs depends on which was before it. For the
 same reason a first round is not counted.
 
-- run: `pgsweep.warm.run.run.run` as the command runs it, 3 sessions; the seconds are those of the reading.
+- run: `pgsweep.warm.run.warming.run` as the command runs it, 3 sessions; the seconds are of the reading.
 - prewarm: one session, one `pg_prewarm(relation)` after the other, the same relations.
 - disk: the same files read one after the other with ordinary read(2) in pieces of 1 MB, page cache cold, the
   kernel reading ahead (`disk_direct`, once: with O_DIRECT, which has one request under way at a time).
@@ -41,7 +41,7 @@ from pgsweep.pg.private.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions
-from pgsweep.warm.run.run import run
+from pgsweep.warm.run.warming import run
 
 HERE = Path(__file__).resolve().parent
 BINDIRS = {"15": Path("/usr/lib/postgresql/15/bin"), "18": None}

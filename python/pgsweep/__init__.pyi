@@ -32,13 +32,13 @@ from pgsweep.evidence.record import plan_record as plan_record
 from pgsweep.evidence.record import record as record
 from pgsweep.evidence.script import record_script as record_script
 from pgsweep.lab.catalog import list_experiments as _lab_list
+from pgsweep.lab.chosen import run_lab as _lab_run
 from pgsweep.lab.compare import compare as _lab_compare
 from pgsweep.lab.every import run_every as _lab_run_all
-from pgsweep.lab.run import run_lab as _lab_run
+from pgsweep.load.loading import keep_as_is as _load_keep_as_is
+from pgsweep.load.loading import resume as _load_resume
+from pgsweep.load.loading import roll_back as _load_rollback
 from pgsweep.load.options import LoadOptions as LoadOptions
-from pgsweep.load.run import keep_as_is as _load_keep_as_is
-from pgsweep.load.run import resume as _load_resume
-from pgsweep.load.run import roll_back as _load_rollback
 from pgsweep.memory.kernel import examine as _kernel_settings
 from pgsweep.sizing.demo import run_demo as _demo
 from pgsweep.sizing.predict import predict as predict

@@ -17,7 +17,7 @@ from pgsweep.condition import parse_condition
 from pgsweep.doctor import examine, examine_host
 from pgsweep.errors import ConnectionFailed
 from pgsweep.load import compare as load_practices
-from pgsweep.load import run as loading
+from pgsweep.load import loading
 from pgsweep.load.options import LoadOptions
 from pgsweep.memory import budget, processes
 from pgsweep.memory.hugepages import inspect as hugepages
@@ -37,7 +37,7 @@ from pgsweep.warm.heat import check, restore, save
 from pgsweep.warm.heat.file import read_heat
 from pgsweep.warm.heat.restore_plan import RestoreOptions
 from pgsweep.warm.keep.keep import Keeper, KeepOptions
-from pgsweep.warm.run import run
+from pgsweep.warm.run import warming as run
 from pgsweep.warm.run.prepare import WarmOptions
 
 

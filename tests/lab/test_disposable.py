@@ -15,9 +15,9 @@ import psycopg
 import pytest
 
 from pgsweep.errors import ClusterError, MissingAbility, UsageError
+from pgsweep.lab.chosen import prepare
 from pgsweep.lab.disposable import check_names, check_server, written_back
 from pgsweep.lab.protocol import Disposable, NothingRuns, Place
-from pgsweep.lab.run import prepare
 from pgsweep.lab.shell import run_command
 from pgsweep.lab.store import read_samples
 from pgsweep.pg.private.cluster import Cluster

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pgsweep.errors import MissingAbility, UsageError
-from pgsweep.lab.run import prepare, run_lab
+from pgsweep.lab.chosen import prepare, run_lab
 from pgsweep.lab.store import read_samples
 from pgsweep.workers import check_executor
 from tests.fix_cli import PGSWEEP, run

@@ -15,13 +15,13 @@ import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.lab.catalog import ClaimOf, conclude, experiments, find_experiment, list_experiments
+from pgsweep.lab.chosen import run_lab
 from pgsweep.lab.compare import compare
 from pgsweep.lab.grid import read_grid
-from pgsweep.lab.plan import plan_of
 from pgsweep.lab.protocol import CellPlan
-from pgsweep.lab.run import run_lab
 from pgsweep.lab.runner import controls_of
 from pgsweep.lab.statistics import median_interval, ratio_bounds, ratio_interval
+from pgsweep.lab.steps import plan_of
 from pgsweep.lab.store import opened_samples, read_samples
 from pgsweep.pg.private.bindir import ServerBinaries
 from pgsweep.records.lab import LabCell, LabPlot, LabResult, LabRun

@@ -14,8 +14,8 @@ import pytest
 
 from pgsweep.errors import PgsweepError
 from pgsweep.load.input.source import find_inputs
+from pgsweep.load.loading import agree, carry_out, load_files, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import agree, carry_out, load_files, roll_back
 from pgsweep.pg.load.journal import make_journal
 from pgsweep.pg.private.cluster import Cluster
 from tests.fix_load import ask, leftovers, outcome_of, trouble_database

@@ -13,8 +13,8 @@ import pytest
 from pgsweep.errors import PgsweepError
 from pgsweep.load.amount import amount_of_parquet
 from pgsweep.load.input.source import find_inputs
+from pgsweep.load.loading import load_files, plan_load
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadPlan
 from tests.fix_load import count_of, outcome_of, trouble_database

@@ -21,7 +21,7 @@ import re, sys
 from pathlib import Path
 from pgsweep.errors import PgsweepError
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files
+from pgsweep.load.loading import load_files
 said = "loaded"
 try:
     load_files(sys.argv[1], [sys.argv[2]], "p", LoadOptions(max_record_bytes=int(sys.argv[3])))

@@ -13,8 +13,8 @@ import pytest
 from psycopg import sql
 
 from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.load.loading import keep_as_is, load_files, plan_load, resume, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
 from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_cluster import own_database

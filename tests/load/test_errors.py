@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from pgsweep.errors import PgsweepError
+from pgsweep.load.loading import load_files, plan_load
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.load import journal as load_journal
 from pgsweep.pg.load.copy import BadRow, CopyTarget, copy, open_session
 from pgsweep.pg.private.cluster import Cluster

@@ -23,8 +23,8 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.load.compare import COPY, TOGETHER, compare_practices
 from pgsweep.load.input.source import find_inputs
 from pgsweep.load.input.split import read_first
+from pgsweep.load.loading import load_files, plan_load, resume, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, plan_load, resume, roll_back
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.records.load import LoadOutcome

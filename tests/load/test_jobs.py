@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pgsweep.load import copying, way
+from pgsweep.load.loading import load_files, plan_load
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.private.cluster import Cluster
 from tests.fix_load import ask, facts_of, leftovers, outcome_of, trouble_database
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from pgsweep.errors import PgsweepError
+from pgsweep.load.loading import load_files, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, roll_back
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.pg.session.answers import CheckedCursor
 from tests.fix_load import ask, leftovers, outcome_of, trouble_database

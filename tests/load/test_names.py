@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.load.loading import load_files, plan_load
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run

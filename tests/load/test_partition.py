@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.load.loading import load_files, plan_load
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cluster import own_database
 from tests.fix_load import ask, leftovers

@@ -20,8 +20,8 @@ import pytest
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.input.source import find_inputs
 from pgsweep.load.input.split import read_first, splitter_for
+from pgsweep.load.loading import load_files
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadOutcome
 from tests.fix_cli import run

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.load.loading import load_files, plan_load, resume, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, plan_load, resume, roll_back
 from pgsweep.pg.load.work import failure_of
 from pgsweep.pg.private.cluster import Cluster
 from tests.fix_load import (

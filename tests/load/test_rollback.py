@@ -11,8 +11,8 @@ import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load import rebuild
+from pgsweep.load.loading import keep_as_is, load_files, resume, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import keep_as_is, load_files, resume, roll_back
 from pgsweep.pg.load import work as load_work
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadResult

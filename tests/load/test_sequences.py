@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pgsweep.load.loading import load_files, plan_load, resume, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, plan_load, resume, roll_back
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadOutcome
 from pgsweep.ui.kit.terminal import Terminal

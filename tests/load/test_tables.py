@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgsweep.load.loading import load_files, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, roll_back
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadResult
 from tests.fix_cluster import own_database
@@ -122,7 +122,7 @@ def test_a_refused_record_undoes_all(wheel18: Cluster, name: str, tmp_path: Path
 
 
 def test_what_cannot_be_made_again_is_kept_and_said(wheel18: Cluster, tmp_path: Path) -> None:
-    from pgsweep.load.run import plan_load
+    from pgsweep.load.loading import plan_load
 
     path = tmp_path / "rows.csv"
     said = {}

@@ -18,8 +18,8 @@ import pytest
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.load import pieces
 from pgsweep.load.document import LocalJournal, write_local
+from pgsweep.load.loading import keep_as_is, load_files, plan_load, resume, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
 from pgsweep.pg.load import lock as load_lock
 from pgsweep.pg.load.catalog import read_catalog
 from pgsweep.pg.load.copy import open_session

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.load.loading import forget, load_files, plan_load, resume, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import forget, load_files, plan_load, resume, roll_back
 from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_cluster import own_database

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.load.crash import SETTINGS
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.copying import CopyState, NullLoadListener
+from pgsweep.load.loading import load_files, plan_load, resume, roll_back
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, plan_load, resume, roll_back
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.load import LoadOutcome, LoadResult
 from tests.fix_load import ask, facts_of, leftovers

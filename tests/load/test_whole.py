@@ -14,8 +14,8 @@ from pgsweep.load import whole
 from pgsweep.load.copying import chunks_of
 from pgsweep.load.input.source import Input
 from pgsweep.load.input.split import Chunk
+from pgsweep.load.loading import load_files, plan_load
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files, plan_load
 from pgsweep.pg.private.cluster import Cluster
 from tests.fix_cli import run
 from tests.fix_cluster import own_database

@@ -31,7 +31,7 @@ from pgsweep.serve.config import ServeConfig, ServerConfig
 from pgsweep.serve.forecast import predict_pieces
 from pgsweep.serve.metrics import Metrics, exposed
 from pgsweep.serve.rules import expressions
-from pgsweep.serve.run import Service
+from pgsweep.serve.service import Service
 from pgsweep.serve.steady import steadied
 from pgsweep.serve.verification import last_change, seen_change
 from pgsweep.serve.web.pages import render

@@ -458,7 +458,7 @@ def test_a_stream_of_a_server_that_is_not_known_is_refused(served: Served) -> No
 def test_an_unforeseen_error_is_a_short_answer_and_a_line_of_the_log(tmp_path: Path) -> None:
     """The line is there once, however often it happens, and has nothing of the client that disturbs a log."""
     broken = (
-        "from pgsweep.serve.run import Service\n"
+        "from pgsweep.serve.service import Service\n"
         "def fails(self, key): raise KeyError('inner \\x1b[31m words')\n"
         "from pgsweep.serve.board import Board\nBoard.memory = fails\n"
         "Service.metrics = lambda self: 1 / 0\n"

@@ -17,7 +17,7 @@ from pgsweep.pg.private.cluster import Cluster
 from pgsweep.records.serve import ServeCurve
 from pgsweep.serve.board import Watched
 from pgsweep.serve.config import ServeConfig, ServerConfig
-from pgsweep.serve.run import Service
+from pgsweep.serve.service import Service
 from pgsweep.serve.web.app import WebConfig, make_app
 from pgsweep.serve.web.events import Hub
 from tests.fix_advice import growing, planner

@@ -17,7 +17,7 @@ from pgsweep.errors import UsageError
 from pgsweep.records.serve import ServeCurve
 from pgsweep.serve import webhook
 from pgsweep.serve.config import load_config
-from pgsweep.serve.run import Service
+from pgsweep.serve.service import Service
 from pgsweep.serve.webhook import Webhook, advice_changed, check_webhook
 from tests.fix_advice import planner
 from tests.fix_process import wait_until

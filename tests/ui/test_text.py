@@ -290,7 +290,7 @@ def test_numbers_that_can_be_large_have_their_thousands_apart() -> None:
     ]
     # Values of settings, and numbers of damaged files.
     files = (
-        "lab/plan.py",
+        "lab/steps.py",
         "host/cgroup.py",
         "evidence/oracle_general.py",
         "evidence/reader.py",

@@ -23,12 +23,12 @@ from pgsweep.warm.heat.restore import restore
 from pgsweep.warm.heat.restore_plan import RestoreOptions
 from pgsweep.warm.heat.restore_rounds import MOST_ROUNDS, OWN_BLOCKS, Remaining, another_round
 from pgsweep.warm.heat.save import save
-from pgsweep.warm.run import run as running
+from pgsweep.warm.run import warming as running
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.reread_evicted import look_again
-from pgsweep.warm.run.run import run
 from pgsweep.warm.run.verify import Resident
+from pgsweep.warm.run.warming import run
 from tests.fix_warm import BLOCK_BYTES, piece_of
 
 POOL_MB = 64

@@ -18,7 +18,7 @@ from pgsweep.ui.views.warm import warm_text
 from pgsweep.warm.capacity import page_cache_budget
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions
-from pgsweep.warm.run.run import plan, run
+from pgsweep.warm.run.warming import plan, run
 from tests.fix_cli import PGSWEEP
 from tests.fix_memory import host
 from tests.fix_process import needs_cgroup

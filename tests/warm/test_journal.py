@@ -26,7 +26,7 @@ from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import Header, Journal, is_held, read_header, read_journal
 from pgsweep.warm.run.journal_place import find_journal, place_for
 from pgsweep.warm.run.prepare import WarmOptions, prepare
-from pgsweep.warm.run.run import run
+from pgsweep.warm.run.warming import run
 from tests.fix_cli import run as pgsweep
 from tests.fix_process import wait_until
 from tests.fix_standby import PRIMARY, promote, standby_of

@@ -17,7 +17,7 @@ from pgsweep.progress import NullListener
 from pgsweep.warm.outcome import WorkState
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions, prepare
-from pgsweep.warm.run.run import run
+from pgsweep.warm.run.warming import run
 from tests.fix_cli import run as pgsweep
 from tests.fix_process import needs_root
 from tests.fix_standby import PRIMARY, standby_of

@@ -23,11 +23,11 @@ from pgsweep.ui.views.warm import warm_text
 from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.capacity import page_cache_budget, pool_budget
 from pgsweep.warm.run.gather import Selection
-from pgsweep.warm.run.plan import beyond, make_plan, rank
 from pgsweep.warm.run.prepare import WarmOptions
+from pgsweep.warm.run.ranking import beyond, make_plan, rank
 from pgsweep.warm.run.rate import draw
-from pgsweep.warm.run.run import plan
 from pgsweep.warm.run.used_part import Counted, accesses_by_queries, fewest_levels, used_at_most
+from pgsweep.warm.run.warming import plan
 from tests.fix_cli import run
 from tests.fix_memory import host
 from tests.fix_process import wait_until

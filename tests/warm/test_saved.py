@@ -27,9 +27,9 @@ from pgsweep.warm.heat.save import save
 from pgsweep.warm.heat.saved import PAGE_CACHE_ONLY, HeatWeights, weigh
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import read_journal
-from pgsweep.warm.run.plan import make_plan
 from pgsweep.warm.run.prepare import WarmOptions
-from pgsweep.warm.run.run import plan, run
+from pgsweep.warm.run.ranking import make_plan
+from pgsweep.warm.run.warming import plan, run
 from tests.fix_cli import run as pgsweep
 from tests.fix_warm import database_to_warm, evict_all, heat_meta
 

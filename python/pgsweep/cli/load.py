@@ -20,9 +20,9 @@ from pgsweep.ui.kit.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings
+    from pgsweep.load.agreed import Agreed
     from pgsweep.load.copying import CopyState
     from pgsweep.load.options import LoadOptions
-    from pgsweep.load.plan import Agreed
     from pgsweep.records.load import LoadResult
 
 _MAX_REJECTS = 1000
@@ -294,7 +294,7 @@ def _compare(run: Run, files: list[str], table: str, options: LoadOptions, *, ye
 
 def _ask_to_forget(run: Run, table: str, *, yes: bool) -> None:
     """Ask whether to remove a journal, after saying what that leaves."""
-    from pgsweep.load.run import forget
+    from pgsweep.load.loading import forget
 
     found = run.target.use(lambda conninfo: forget(conninfo, table, really=False))
     if found.outcome is not None:
@@ -304,7 +304,7 @@ def _ask_to_forget(run: Run, table: str, *, yes: bool) -> None:
 
 def _done(run: Run, table: str, options: LoadOptions, asked: _Asked, agreed: Agreed | None) -> LoadResult:
     """Carry out the plan, or do to another load what was asked for."""
-    from pgsweep.load import run as feature
+    from pgsweep.load import loading as feature
 
     with (
         stoppable(run.settings, "ending after the pieces and builds that are under way") as stop,
@@ -403,7 +403,7 @@ def _agreed(run: Run, files: list[str], table: str, options: LoadOptions, asked:
 
     from pgsweep.load.input.header import Unclear
     from pgsweep.load.input.source import check_outputs, find_inputs
-    from pgsweep.load.run import agree
+    from pgsweep.load.loading import agree
 
     inputs, places = find_inputs(files, options), run.output_options
     check_outputs([asked.rejects, asked.journal, places["html"], *places["out"]], inputs)

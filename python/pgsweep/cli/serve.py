@@ -173,7 +173,7 @@ def _run(settings: Settings, config: ServeConfig) -> None:
     """Serve until a signal ends it."""
     _require_packages()
     from pgsweep.pg.session.conninfo import describe
-    from pgsweep.serve.run import serve
+    from pgsweep.serve.service import serve
 
     count = len(config.servers)
     place = config.history if config.history_conninfo is None else describe(config.history_conninfo)

@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.evidence.dry_run import plan_peek, plan_sql, plan_trace
 from pgsweep.evidence.outlook import Judge
 from pgsweep.evidence.peek import record_peek
-from pgsweep.evidence.plan import plan_peek, plan_sql, plan_trace
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.trace import record_trace
 from pgsweep.progress import NullListener, Progress

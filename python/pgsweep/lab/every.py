@@ -8,8 +8,8 @@ from pathlib import Path
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.host.machine import describe_machine
 from pgsweep.lab.catalog import Experiment, experiments, missing_needs
+from pgsweep.lab.chosen import prepare
 from pgsweep.lab.protocol import Place
-from pgsweep.lab.run import prepare
 from pgsweep.pg.private.bindir import find_server
 from pgsweep.progress import NullListener, Progress
 from pgsweep.records.lab import LabAllResult, LabResult, LabSkipped

@@ -40,7 +40,7 @@ from pgsweep.testbed.workloads import Script, Workload
 from pgsweep.toml_file import TomlFile
 from pgsweep.units import format_plain, parse_bytes
 from pgsweep.warm.run.prepare import WarmOptions
-from pgsweep.warm.run.run import run as warm
+from pgsweep.warm.run.warming import run as warm
 
 Caches = Literal["cold", "prewarmed", "warm"]
 Scalar = str | int | float | bool

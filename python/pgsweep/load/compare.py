@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import UsageError
+from pgsweep.load.agreed import prepare
 from pgsweep.load.copying import chunks_of
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.input.fields import values_of
@@ -24,7 +25,6 @@ from pgsweep.load.input.source import Input, find_inputs
 from pgsweep.load.input.split import records_of
 from pgsweep.load.objects import journal_indexes, journal_keys, which_indexes, which_keys
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.plan import prepare
 from pgsweep.pg.load.catalog import Catalog, read_catalog
 from pgsweep.pg.load.code import read_code, under_path
 from pgsweep.pg.load.compare import insert_rows, run_statements, table_copy

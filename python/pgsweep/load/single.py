@@ -14,6 +14,7 @@ import msgspec
 
 from pgsweep.commands import on_server
 from pgsweep.errors import ConnectionFailed, PgsweepError
+from pgsweep.load.agreed import Agreed
 from pgsweep.load.copying import (
     CopyState,
     LoadListener,
@@ -21,7 +22,6 @@ from pgsweep.load.copying import (
     unmoved_sequences,
 )
 from pgsweep.load.objects import journal_indexes, which_indexes
-from pgsweep.load.plan import Agreed
 from pgsweep.load.rebuild import make_all_here
 from pgsweep.load.refusing import Refused
 from pgsweep.load.rejects import leave_rejects, write_rejects

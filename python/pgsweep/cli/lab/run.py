@@ -158,7 +158,7 @@ def _run_one(run: Run, what: str, asked: _Asked, how: dict[str, Any]) -> None:
     Raises:
         ClusterError: no run could be done.
     """
-    from pgsweep.lab.run import prepare
+    from pgsweep.lab.chosen import prepare
     from pgsweep.pg.session.conninfo import place_of
 
     settings, server = run.settings, how["place"].server

@@ -50,7 +50,7 @@ def command(
     options = options_of(given)
     import msgspec
 
-    from pgsweep.warm.run.run import plan
+    from pgsweep.warm.run.warming import plan
 
     result = run.target.use(lambda conninfo: plan(conninfo, options, assumed_bytes_per_second=assume_rate))
     if top is not None:

@@ -80,7 +80,7 @@ def command(
             "--resume reads what the journal says",
             hint="leave out --budget and --heat, and with --journal also --relations and --schema",
         )
-    from pgsweep.warm.run import run as warm
+    from pgsweep.warm.run import warming as warm
     from pgsweep.warm.run.journal_place import find_journal
 
     if dry_run:

@@ -10,8 +10,8 @@ from typing import Final
 from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
 from pgsweep.load.compare import compare_practices
+from pgsweep.load.loading import load_files
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.run import load_files
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.testbed.bulk import SERVER_SETTINGS, TABLE, TRIGGER, copy_rows, write_rows

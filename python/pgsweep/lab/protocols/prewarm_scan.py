@@ -15,7 +15,7 @@ from pgsweep.testbed.cold import empty_caches
 from pgsweep.testbed.steps import explain, run_sql
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions
-from pgsweep.warm.run.run import run as warm
+from pgsweep.warm.run.warming import run as warm
 
 _STATES: Final[Mapping[str, Literal["pool", "page-cache"] | None]] = {
     "cold": None,

@@ -32,7 +32,7 @@ from pgsweep.serve.web.query import Query
 from pgsweep.serve.web.security import COOKIE, Guard, cookie_of
 
 if TYPE_CHECKING:
-    from pgsweep.serve.run import Service
+    from pgsweep.serve.service import Service
 
 R = TypeVar("R")
 

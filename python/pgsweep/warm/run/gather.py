@@ -46,7 +46,7 @@ from pgsweep.residency.rows import kind_word
 from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.files import Owner
 from pgsweep.warm.heat.saved import HeatWeights
-from pgsweep.warm.run.plan import INDEX_KINDS, reason
+from pgsweep.warm.run.ranking import INDEX_KINDS, reason
 from pgsweep.warm.run.used_part import Counted, accesses_by_queries, used_at_most
 from pgsweep.warm.session import UNLOGGED
 

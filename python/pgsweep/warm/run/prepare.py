@@ -28,7 +28,7 @@ from pgsweep.warm.outcome import WorkOptions
 from pgsweep.warm.run.gather import Gathered, Selection, gather, require_readable
 from pgsweep.warm.run.journal import Into, RunKey, read_journal
 from pgsweep.warm.run.journal_place import check_server, run_key
-from pgsweep.warm.run.plan import Plan, beyond, make_plan
+from pgsweep.warm.run.ranking import Plan, beyond, make_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.lab.catalog import Experiment, conclude, find_experiment, missing_needs
 from pgsweep.lab.disposable import announce
 from pgsweep.lab.grid import Grid, read_grid
-from pgsweep.lab.plan import plan_of
 from pgsweep.lab.protocol import Disposable, Place, Plan
 from pgsweep.lab.runner import Order, run_plan
+from pgsweep.lab.steps import plan_of
 from pgsweep.progress import Progress
 from pgsweep.records.lab import LabResult
 from pgsweep.units import format_plain

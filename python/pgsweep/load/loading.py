@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import ConnectionFailed, LoadUnfinished, PgsweepError, UsageError
+from pgsweep.load.agreed import Agreed, prepare
 from pgsweep.load.copying import LoadListener, NullLoadListener, Running
 from pgsweep.load.document import LoadDocument, journal_place, parse_document
 from pgsweep.load.input.source import Input, check_outputs, check_unchanged, find_inputs
@@ -31,7 +32,6 @@ from pgsweep.load.leftover import local_journals, remove_leftovers
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.partition import NewPartition, partition_options, partition_plan, plan_partition
 from pgsweep.load.pieces import PieceRun
-from pgsweep.load.plan import Agreed, prepare
 from pgsweep.load.single import load_in_one
 from pgsweep.load.table import check_primary
 from pgsweep.pg.load.catalog import Catalog, changed_since_plan, read_catalog
