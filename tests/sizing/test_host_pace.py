@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +14,7 @@ from msgspec import structs
 from pgsweep.evidence.processor_times import joined_host
 from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.host.processor_pace import ROUND_SECONDS, Pace, PaceTimer
+from pgsweep.host.processor_time import Spacing
 from pgsweep.pg.private.cluster import Cluster
 from pgsweep.sizing.observed import Observation, Server
 from pgsweep.sizing.throughput.host_pace import PaceEffect, effect_of_pace, paces_of
@@ -111,6 +113,21 @@ def timed_rounds(timer: PaceTimer, count: int, now: float = 100.0) -> int:
         rounds += timer.time_if_due(now) == now + ROUND_SECONDS
         now += 0.01
     return rounds
+
+
+def test_a_long_recording_is_timed_as_evenly_as_a_short_one_and_costs_less() -> None:
+    spacing, kept = Spacing(seconds=0.5, most=100), list[float]()
+    for tenth in range(6000):
+        if spacing.is_due(tenth / 10):
+            kept.append(tenth / 10)
+            if spacing.is_full():
+                del kept[1::2]
+    assert 50 <= len(kept) <= 100
+    apart = [after - before for before, after in pairwise(kept)]
+    assert spacing.seconds == 8.0
+    assert min(apart) == pytest.approx(8.0, abs=0.2) == max(apart)
+    assert kept[0] == 0
+    assert kept[-1] > 580
 
 
 def test_each_processor_is_timed_in_turn_and_all_may_be_used_afterwards(wheel18: Cluster) -> None:

@@ -18,10 +18,9 @@ from pgsweep.evidence.disk_latency import DEPTH_READS
 from pgsweep.evidence.read_timing import EVERY_SECONDS, TIMED_SECONDS
 from pgsweep.evidence.snapshots import sample_of
 from pgsweep.evidence.trace import RING_BYTES
-from pgsweep.evidence.trace_recording import COPY_SECONDS
 from pgsweep.host.postmaster import search
 from pgsweep.host.processor_pace import ROUND_READS, ROUND_SECONDS
-from pgsweep.host.processor_time import COLD_READS, COPIES
+from pgsweep.host.processor_time import COLD_READS, COPIES, COPY_SECONDS
 from pgsweep.pg.catalog.buffercache import memory_statements, snapshot_query, summary_query
 from pgsweep.pg.catalog.counters import FRESH_STATISTICS
 from pgsweep.pg.catalog.server import read_buffercache, read_postmaster, read_server, readable_schema
@@ -224,7 +223,7 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
         ),
         (
             "copies",
-            f"every {COPY_SECONDS:g} seconds, for less than a millisecond",
+            f"every {COPY_SECONDS:g} seconds, less often after a minute, for less than a millisecond",
             f"{COPIES} preads of blocks of /proc/{pid}/exe, which is in the page cache",
         ),
         *_host_counters(pid),
@@ -297,7 +296,7 @@ def _timed_reads(pid: int) -> list[tuple[str, str, str]]:
         ),
         (
             "pace of the processors",
-            f"every {ROUND_SECONDS:g} seconds, for a tenth of a millisecond",
+            f"every {ROUND_SECONDS:g} seconds, less often after half a minute, for a tenth of a millisecond",
             f"sched_setaffinity of this thread to one processor after the other, and {ROUND_READS} preads of "
             f"blocks of /proc/{pid}/exe there",
         ),

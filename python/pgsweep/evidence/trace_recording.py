@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 COUNTER_SECONDS: Final = 10.0
-COPY_SECONDS: Final = 0.5
-"""How often copies from the page cache are timed: 400 of them, less than a millisecond."""
 
 _OWN_EVENT_SECONDS: Final = 0.2e-6
 _OWN_SHARE: Final = 0.025
@@ -318,7 +316,7 @@ class TraceRecording:
         """Store what comes until something ends it, and return what."""
         limits = live.limits
         self._progress.stage("recording page accesses", limits.seconds)
-        counters_due, copies_due = COUNTER_SECONDS, 0.0
+        counters_due = COUNTER_SECONDS
         try:
             while True:
                 now = live.seconds
@@ -335,9 +333,7 @@ class TraceRecording:
                 if now >= counters_due:
                     live.log.sample()
                     counters_due = now + COUNTER_SECONDS
-                if now >= copies_due:
-                    copies.time_round()
-                    copies_due = now + COPY_SECONDS
+                copies.time_if_due(now)
                 due = min(pace.time_if_due(now), now + POLL_SECONDS, limits.seconds or math.inf)
                 batch = live.tracer.poll(max(0.0, due - now))
                 if batch is not None and not self._append(live, batch):

@@ -13,11 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from pgsweep.host.processor_time import Spacing
+
 ROUND_READS: Final = 40
 ROUND_SECONDS: Final = 0.05
 _BLOCK_BYTES: Final = 8192
 _MOST_BYTES: Final = 4 << 20
 _FEWEST_ROUNDS: Final = 40
+_MOST_ROUNDS: Final = 600
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,11 @@ class PaceTimer:
     """Times rounds of 40 reads of 8 kB from the page cache into one buffer, on one processor after the other.
 
     On a host that is shared with others a processor may run at half its speed for some seconds, and the next
-    one at full speed. So the thread binds itself to each of them in turn, twenty times a second in all, and
-    afterwards to all that it had. A round takes a tenth of a millisecond. On a virtual machine the throughput
-    of eight seconds varied by 10%. With the mean of these times it varied together to 1.7%; where the thread
-    ran wherever the kernel let it, to 4.8%.
+    one at full speed. So the thread binds itself to each of them in turn, twenty times a second in all, after
+    half a minute, after a whole one and so on half as often, and afterwards to all that it had. A round takes
+    a tenth of a millisecond; with what is around it twenty a second take 1% of a processor. On a virtual
+    machine the throughput of eight seconds varied by 10%. With the mean of these times it varied together to
+    1.7%; where the thread ran wherever the kernel let it, to 4.8%.
 
     Args:
         file: one that is in use, such as a program that runs.
@@ -51,7 +55,7 @@ class PaceTimer:
         self._own = os.sched_getaffinity(0)
         self._times: dict[int, list[float]] = {one: [] for one in sorted(self._own & set(processors))}
         self._turns = list(self._times)
-        self._due_seconds = -math.inf
+        self._spacing = Spacing(seconds=ROUND_SECONDS, most=_MOST_ROUNDS)
         self._buffers = [bytearray(_BLOCK_BYTES)]
         self._drawn = random.Random(0)  # noqa: S311 - no secret
         self._descriptor: int | None = None
@@ -68,12 +72,13 @@ class PaceTimer:
         Args:
             now: in seconds of any clock.
         """
-        if now >= self._due_seconds:
-            self._due_seconds = now + ROUND_SECONDS
-            if self._blocks and self._turns:
-                self._turns.append(self._turns.pop(0))
-                self._time_round(self._turns[-1])
-        return self._due_seconds
+        if self._spacing.is_due(now) and self._blocks and self._turns:
+            self._turns.append(self._turns.pop(0))
+            self._time_round(self._turns[-1])
+            if self._spacing.is_full():
+                for times in self._times.values():
+                    del times[1::2]
+        return self._spacing.due_seconds
 
     def _time_round(self, processor: int) -> None:
         assert self._descriptor is not None

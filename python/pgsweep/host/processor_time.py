@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import random
@@ -10,6 +11,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,8 @@ from pgsweep.host.procmem import read_family
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _BLOCK_BYTES: Final = 8192
 COPIES: Final = 400
+COPY_SECONDS: Final = 0.5
+_MOST_ROUNDS: Final = 120
 _ROUNDS: Final = 7
 _PAUSE_SECONDS: Final = 0.02
 _MOST_BYTES: Final = 8 << 20
@@ -95,11 +99,50 @@ def server_processors(postmaster_pid: int, proc: Path = PROC) -> float:
     return mask if quota is None else min(mask, quota)
 
 
+@dataclass
+class Spacing:
+    """When the next round is due, where rounds lie at equal intervals and there are not too many of them.
+
+    Where there are, every other one is dropped and the interval is twice as long from then on: a long
+    recording is timed as evenly as a short one, and costs less.
+
+    Attributes:
+        seconds: the interval.
+        most: rounds that are kept.
+    """
+
+    seconds: float
+    most: int
+    due_seconds: float = -math.inf
+    _kept: int = field(default=0, init=False)
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a round is due, and take it that it is made.
+
+        Args:
+            now: in seconds of any clock.
+        """
+        if now < self.due_seconds:
+            return False
+        self.due_seconds = now + self.seconds
+        self._kept += 1
+        return True
+
+    def is_full(self) -> bool:
+        """Return whether every other round is to be dropped now."""
+        if self._kept < self.most:
+            return False
+        self._kept //= 2
+        self.seconds *= 2
+        return True
+
+
 class CopyTimer:
     """Times reads of 8 kB from the page cache, in rounds of 400: less than a millisecond each.
 
     The rounds of one second show how fast the host was in it. On a host that is shared with others the next
-    second may differ by a third. So a recording times a round every half second.
+    second may differ by a third. So a recording times a round every half second, and after a minute, after
+    two and so on half as often.
 
     As a server reads into a buffer that was not used for long, each read goes to another place of 32 MB in
     pages of 4 kB.
@@ -110,6 +153,7 @@ class CopyTimer:
 
     def __init__(self, file: Path) -> None:
         self._rounds: list[float] = []
+        self._spacing = Spacing(seconds=COPY_SECONDS, most=_MOST_ROUNDS)
         self._memory = mmap.mmap(-1, _SPREAD_BYTES)
         self._memory.madvise(mmap.MADV_NOHUGEPAGE)
         for at in range(0, _SPREAD_BYTES, mmap.PAGESIZE):
@@ -122,6 +166,13 @@ class CopyTimer:
             buffers = [bytearray(_BLOCK_BYTES)]
             for block in range(self._blocks):
                 os.preadv(self._descriptor, buffers, block * _BLOCK_BYTES)
+
+    def time_if_due(self, now: float) -> None:
+        """Time a round if the last one began long enough ago; `now` in seconds of any clock."""
+        if self._spacing.is_due(now):
+            self.time_round()
+            if self._spacing.is_full():
+                del self._rounds[1::2]
 
     def time_round(self) -> None:
         """Time one round; nothing where the file cannot be read."""
