@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from pgsweep.commands import on_server
 from pgsweep.plain import shown
 from pgsweep.records.rollup import FOLDED
 from pgsweep.records.top import TopBackends, TopRates, TopRelation, TopSample, TopView
@@ -377,7 +378,8 @@ def once_text(sample: TopSample, terminal: Terminal, view: TopView) -> str:
     )
     left = sample.relations_found - len(sample.relations)
     if left:
-        lines.append([_words(f"... and {counted(left, 'relation')} more; all of them: `pgsweep cache`")])
+        all_of_them = on_server("pgsweep cache")
+        lines.append([_words(f"... and {counted(left, 'relation')} more; all of them: `{all_of_them}`")])
     lines.append([])
     lines.append([(cost_line(sample, sample.interval_seconds), ("dim",))])
     lines += [[_words(missing_line(sample, index))] for index in range(len(sample.missing))]
