@@ -401,10 +401,40 @@ class ServeStanding(msgspec.Struct, frozen=True, kw_only=True):
     pending_restart: list[str]
 
 
+class ServeSavedSize(msgspec.Struct, frozen=True, kw_only=True):
+    """Reads into the pool that there would have been less with another size; negative where there were more.
+
+    Attributes:
+        low, high: the 90% intervals of all hours, summed.
+    """
+
+    shared_buffers_bytes: int
+    reads: float
+    low: float
+    high: float
+
+
+class ServeSaved(msgspec.Struct, frozen=True, kw_only=True):
+    """What other sizes of shared_buffers would have saved over a range: predicted.
+
+    Attributes:
+        hours: those of the range that have a curve.
+        seconds: that their evidence covers.
+        reads: into the pool in these seconds: measured.
+        sizes: those at which all of these hours have a prediction.
+    """
+
+    hours: int
+    seconds: float
+    reads: float
+    sizes: list[ServeSavedSize]
+
+
 class ServeCurves(msgspec.Struct, frozen=True, kw_only=True):
     """The curves of one server: now by window, and those kept of earlier hours.
 
     Attributes:
+        saved: what other sizes would have saved in the range; null where none of its hours has a curve.
         trouble: why those of earlier hours are not known, where the history cannot be read.
     """
 
@@ -412,6 +442,7 @@ class ServeCurves(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     now: list[ServeCurve]
     hours: list[ServeCurve] = []
+    saved: ServeSaved | None = None
     recording: str | None = None
     trouble: str | None = None
 

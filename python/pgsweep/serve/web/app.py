@@ -24,6 +24,7 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import ServeCurves
 from pgsweep.records.top import TopSample, TopView
+from pgsweep.serve.saved import saved_by
 from pgsweep.serve.web import data, pages
 from pgsweep.serve.web.answering import Failures, Lane, failed
 from pgsweep.serve.web.connections import address_of
@@ -40,6 +41,8 @@ SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 CONSUMER_KINDS: Final = ("user", "database", "statement", "backend")
 _COMPARED_SECONDS: Final = 86_400.0
 """Least time for which the hourly curves are shown, also if a shorter range is chosen."""
+
+_HALF_AN_HOUR: Final = 1800.0
 
 _MOST_ROWS: Final = 500
 _ROWS: Final = 50
@@ -104,6 +107,7 @@ def make_app(source: Service, hub: Hub, config: WebConfig) -> ASGIApp:
         "/servers/{key}/facts": (at_hand, "_facts.html.j2", lambda _: {}),
         "/servers/{key}/statements": (of_history, "_statements.html.j2", site.consumer_values),
         "/servers/{key}/verdict": (at_hand, "_verdict.html.j2", site.verdict_values),
+        "/servers/{key}/saved": (of_history, "_saved.html.j2", site.saved_values),
         "/servers/{key}/advice": (of_history, "_advice.html.j2", site.advice_values),
         "/servers/{key}/memory": (at_hand, "_memory.html.j2", site.memory_values),
         "/servers/{key}/usage": (at_hand, "_usage.html.j2", site.usage_values),
@@ -247,6 +251,7 @@ class _Site:
             "begin": begin,
             "end": end,
             **self.verdict_values(request),
+            **self.saved_values(request),
             **self.advice_values(request),
             **self.memory_values(request),
             **self.relation_values(request),
@@ -256,6 +261,9 @@ class _Site:
     def verdict_values(self, request: Request) -> dict[str, object]:
         key = _key(request)
         return {"curves": self.board.curves(key), "recording": self._source.recording(key)}
+
+    def saved_values(self, request: Request) -> dict[str, object]:
+        return {"saved": self.curves(request).saved}
 
     def advice_values(self, request: Request) -> dict[str, object]:
         key = _key(request)
@@ -272,13 +280,15 @@ class _Site:
         begin, end = data.range_of(_query(request))
         hours, trouble = [], None
         try:
-            hours = self._source.hours(key, min(begin, end - _COMPARED_SECONDS), end)
+            # A curve is kept at the end of its hour, of which a half may lie in the range.
+            hours = self._source.hours(key, min(begin, end - _COMPARED_SECONDS), end + _HALF_AN_HOUR)
         except PgsweepError as error:
             trouble = error.message
         return ServeCurves(
             server=self.board.summary(key).name,
             now=self.board.curves(key),
             hours=hours,
+            saved=saved_by(hours, begin, end),
             recording=self._source.recording(key),
             trouble=trouble,
         )
