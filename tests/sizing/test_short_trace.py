@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.sizing.traces.accesses import PoolState, Trace
 from pgsweep.sizing.traces.curve import TraceCurve
+from pgsweep.sizing.traces.replays import Replayed
 from pgsweep.sizing.traces.shared_replays import ReplayPlan
+from pgsweep.sizing.traces.short import between
 from tests.fix_ids import from_ids, server
 from tests.fix_pool import truth, zipf_pages
 
@@ -126,3 +128,26 @@ def test_a_trace_of_many_clock_passes_is_replayed() -> None:
     found = TraceCurve(short_trace(accesses, 3.0), server(BUFFERS)).at(SIZES)
     assert not found.is_bounded
     assert "short-trace" not in [reason.code for reason in found.reasons]
+
+
+def test_what_other_sizes_miss_bounds_what_a_short_trace_shows() -> None:
+    """An order entry load: from 0 to 7.4% at 3 GB, where 2 GB missed 1.7% at most and 4 GB .3% at least."""
+    shown = replayed(0.0377, 0.0, 0.074, another_stretch=0.01)
+    found = between(shown, 0.003, 0.017)
+    assert (found.low, found.ratio, found.high) == (0.003, 0.01, 0.017)
+    assert found.another_stretch == pytest.approx(0.01 * 0.01 / 0.0377)
+    inside = replayed(0.01, 0.008, 0.012)
+    assert between(inside, 0.003, 0.017) == inside
+    assert between(inside, 0.02, 0.03) == inside, "what contradicts the others is not changed"
+
+
+def replayed(ratio: float, low: float, high: float, another_stretch: float = 0.0) -> Replayed:
+    return Replayed(
+        ratio=ratio,
+        low=low,
+        high=high,
+        half_width=0.0,
+        fresh=ratio,
+        settled=ratio,
+        another_stretch=another_stretch,
+    )

@@ -14,7 +14,7 @@ from pgsweep.sizing.traces.accesses import Floats, Trace
 from pgsweep.sizing.traces.doubts import doubts_of_replays
 from pgsweep.sizing.traces.replays import Replay, Replayed
 from pgsweep.sizing.traces.shared_replays import ReplayPlan, replay_sizes_of
-from pgsweep.sizing.traces.short import short_trace
+from pgsweep.sizing.traces.short import between, short_trace
 from pgsweep.sizing.traces.today import TodayCheck
 from pgsweep.sizing.traces.visits import count_visits
 from pgsweep.sizing.traces.warm_start import WarmPools
@@ -146,6 +146,14 @@ class TraceCurve:
             found |= replayed(left)
         else:
             found |= self._steps.steps(f"replayed {self._plan.seed}", Replayed, left, replayed)
+        if self.short is not None:
+            # A larger pool misses no more than a smaller one, and the server has counted today's misses.
+            pool = self._server.pool_blocks
+            for size in beyond:
+                smaller = [found[other].high for other in left if other < size and other != pool]
+                at_most = min([*smaller, measured + noise if size > pool else 1.0])
+                least = measured - noise if size < pool else 0.0
+                found[size] = between(found[size], least, at_most)
         return found | {size: found[most] for size in sizes_blocks if size > most}
 
 

@@ -10,7 +10,7 @@ sizes whose clock pass takes longer than half of the trace; smaller pools are re
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -75,6 +75,22 @@ class ShortTrace:
             # Where nothing is known of a size, the interval holds whatever another stretch gives.
             another_stretch=noise * point if math.isfinite(point) else 0.0,
         )
+
+
+def between(one: Replayed, least: float, most: float) -> Replayed:
+    """Return what a short trace shows at a size, no less and no more than what is known of other sizes.
+
+    Args:
+        one: at the size; where nothing is known of it, or it contradicts the others, it stays as it is.
+        least: that a larger pool misses at least.
+        most: that a smaller one misses at most.
+    """
+    low, high = max(one.low, least), min(one.high, most)
+    if not (math.isfinite(one.ratio) and low <= high):
+        return one
+    ratio = one.ratio if low <= one.ratio <= high else (low + high) / 2
+    another = one.another_stretch * (ratio / one.ratio if one.ratio > 0 else 1.0)
+    return replace(one, ratio=ratio, low=low, high=high, fresh=ratio, settled=ratio, another_stretch=another)
 
 
 def short_trace(trace: Trace, visits: Visits, server: Server) -> ShortTrace | None:
