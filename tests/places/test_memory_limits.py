@@ -137,7 +137,8 @@ def test_caches_of_the_kernel_are_given_back_and_page_tables_are_not() -> None:
                 used = int((group / "memory.usage_in_bytes").read_text())
                 cached, shmem = cached_in(group)
                 without = 400 * MB - used + cached - shmem
-                most = taken(group)
+                # The kernel gives up at one time with 229 MB taken, at another with 242.
+                most = max(taken(group) for _ in range(3))
             finally:
                 holds.kill()
         assert room is not None
