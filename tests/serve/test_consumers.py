@@ -302,7 +302,7 @@ def test_levels_add_up_and_any_range_is_served_by_them(store: Store) -> None:
         at = end - 60 * number
         kept.add(Interval("shop", at, 60.0, largest(users_of(30, 1.0 + number % 2))))
     kept.start()
-    kept.stop()
+    assert kept.stop(patience_seconds=120.0)
     with store.writing() as session:
         history_consumers.roll_up(session, end + 500)
         history_consumers.roll_up(session, end + 500)  # makes nothing twice
@@ -337,7 +337,7 @@ def test_the_consumers_keep_to_the_limit_too(store: Store) -> None:
     for at in range(now - 40_000, now, 60):
         kept.add(Interval("shop", at, 60.0, largest(users_of(30))))
     kept.start()
-    kept.stop()
+    assert kept.stop(patience_seconds=120.0)
     assert store.size_bytes(500_000) <= 500_000
     [(newest,)] = rows_of(store, "SELECT max(at) FROM main.consumers WHERE level = 60")
     assert newest >= now - 60
