@@ -178,6 +178,8 @@ def test_pages_live_while_the_history_is_away(wheel18: Cluster, watching: str, t
                 assert status == 200, text
                 shown += text
             assert "Nothing is shown:" in shown
+            assert "What other sizes would have saved is not known:" in shown
+            assert "no hour of the chosen time" not in shown, "what cannot be read is not missing"
             assert "pgsweep_history_failed 1.0" in shown
             status, _, text = served.ask(series)
             assert status == 503

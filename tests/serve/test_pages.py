@@ -214,7 +214,9 @@ def test_curves_of_different_hours_side_by_side(tab: Tab, served: Served) -> Non
 def test_what_other_sizes_would_have_saved_in_the_chosen_time(tab: Tab, served: Served) -> None:
     now, page = time.time(), tab.page
     page.goto(f"{served.address}/servers/shop?begin={now - 7300:.0f}&end={now - 5600:.0f}")
-    assert "no hour has a curve" in page.locator("#saved").inner_text(), "the middle of the hour decides"
+    assert "no hour of the chosen time has a curve" in page.locator("#saved").inner_text(), (
+        "the middle of the hour decides"
+    )
     page.goto(f"{served.address}/servers/shop?begin={now - 10000:.0f}&end={now - 7300:.0f}")
     assert page.locator("[data-saved] tbody tr").count() == 7
     known = served.json(f"/servers/shop/curves.json?begin={now - 10000:.0f}&end={now - 3000:.0f}")["saved"]

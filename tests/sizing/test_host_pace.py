@@ -118,10 +118,9 @@ def timed_rounds(timer: PaceTimer, count: int, now: float = 100.0) -> int:
 def test_a_long_recording_is_timed_as_evenly_as_a_short_one_and_costs_less() -> None:
     spacing, kept = Spacing(seconds=0.5, most=100), list[float]()
     for tenth in range(6000):
-        if spacing.is_due(tenth / 10):
+        if spacing.begin_if_due(tenth / 10):
             kept.append(tenth / 10)
-            if spacing.is_full():
-                del kept[1::2]
+            spacing.thin_if_full(kept)
     assert 50 <= len(kept) <= 100
     apart = [after - before for before, after in pairwise(kept)]
     assert spacing.seconds == 8.0

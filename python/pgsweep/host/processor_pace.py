@@ -40,11 +40,11 @@ class PaceTimer:
     """Times rounds of 40 reads of 8 kB from the page cache into one buffer, on one processor after the other.
 
     On a host that is shared with others a processor may run at half its speed for some seconds, and the next
-    one at full speed. So the thread binds itself to each of them in turn, twenty times a second in all, after
-    half a minute, after a whole one and so on half as often, and afterwards to all that it had. A round takes
-    a tenth of a millisecond; with what is around it twenty a second take 1% of a processor. On a virtual
-    machine the throughput of eight seconds varied by 10%. With the mean of these times it varied together to
-    1.7%; where the thread ran wherever the kernel let it, to 4.8%.
+    one at full speed. So the thread binds itself to each of them in turn, twenty times a second in all, and
+    afterwards to all that it had. Twenty rounds a second take about 1% of a processor, so the interval
+    doubles after half a minute, after a minute, and so on. A round takes a tenth of a millisecond. On a
+    virtual machine the throughput of eight seconds varied by 10%. With the mean of these times it varied
+    together to 1.7%; where the thread ran wherever the kernel let it, to 4.8%.
 
     Args:
         file: one that is in use, such as a program that runs.
@@ -72,12 +72,10 @@ class PaceTimer:
         Args:
             now: in seconds of any clock.
         """
-        if self._spacing.is_due(now) and self._blocks and self._turns:
+        if self._spacing.begin_if_due(now) and self._blocks and self._turns:
             self._turns.append(self._turns.pop(0))
             self._time_round(self._turns[-1])
-            if self._spacing.is_full():
-                for times in self._times.values():
-                    del times[1::2]
+            self._spacing.thin_if_full(*self._times.values())
         return self._spacing.due_seconds
 
     def _time_round(self, processor: int) -> None:

@@ -101,14 +101,15 @@ def server_processors(postmaster_pid: int, proc: Path = PROC) -> float:
 
 @dataclass
 class Spacing:
-    """When the next round is due, where rounds lie at equal intervals and there are not too many of them.
+    """Rounds at equal intervals, of which a limited number is kept.
 
-    Where there are, every other one is dropped and the interval is twice as long from then on: a long
-    recording is timed as evenly as a short one, and costs less.
+    When there are as many, every other one is dropped and the interval doubles. So a long recording is timed
+    as evenly as a short one, and costs less.
 
     Attributes:
         seconds: the interval.
-        most: rounds that are kept.
+        most: the number of rounds that are kept.
+        due_seconds: when the next round is due.
     """
 
     seconds: float
@@ -116,8 +117,8 @@ class Spacing:
     due_seconds: float = -math.inf
     _kept: int = field(default=0, init=False)
 
-    def is_due(self, now: float) -> bool:
-        """Return whether a round is due, and take it that it is made.
+    def begin_if_due(self, now: float) -> bool:
+        """Return whether a round is due; if so, it counts as made.
 
         Args:
             now: in seconds of any clock.
@@ -128,21 +129,21 @@ class Spacing:
         self._kept += 1
         return True
 
-    def is_full(self) -> bool:
-        """Return whether every other round is to be dropped now."""
-        if self._kept < self.most:
-            return False
-        self._kept //= 2
-        self.seconds *= 2
-        return True
+    def thin_if_full(self, *values: list[float]) -> None:
+        """Drop every other one of the values that the rounds gave, in each list, if there are too many."""
+        if self._kept >= self.most:
+            self._kept //= 2
+            self.seconds *= 2
+            for each in values:
+                del each[1::2]
 
 
 class CopyTimer:
     """Times reads of 8 kB from the page cache, in rounds of 400: less than a millisecond each.
 
     The rounds of one second show how fast the host was in it. On a host that is shared with others the next
-    second may differ by a third. So a recording times a round every half second, and after a minute, after
-    two and so on half as often.
+    second may differ by a third. So a recording times a round every half second. The interval doubles after
+    one minute, after two, and so on.
 
     As a server reads into a buffer that was not used for long, each read goes to another place of 32 MB in
     pages of 4 kB.
@@ -169,10 +170,9 @@ class CopyTimer:
 
     def time_if_due(self, now: float) -> None:
         """Time a round if the last one began long enough ago; `now` in seconds of any clock."""
-        if self._spacing.is_due(now):
+        if self._spacing.begin_if_due(now):
             self.time_round()
-            if self._spacing.is_full():
-                del self._rounds[1::2]
+            self._spacing.thin_if_full(self._rounds)
 
     def time_round(self) -> None:
         """Time one round; nothing where the file cannot be read."""

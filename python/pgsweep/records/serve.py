@@ -402,7 +402,7 @@ class ServeStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServeSavedSize(msgspec.Struct, frozen=True, kw_only=True):
-    """Reads into the pool that there would have been less with another size; negative where there were more.
+    """Reads into the pool that another size would have saved; negative if it would have caused more.
 
     Attributes:
         low, high: the 90% intervals of all hours, summed.

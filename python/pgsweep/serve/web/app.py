@@ -263,7 +263,8 @@ class _Site:
         return {"curves": self.board.curves(key), "recording": self._source.recording(key)}
 
     def saved_values(self, request: Request) -> dict[str, object]:
-        return {"saved": self.curves(request).saved}
+        found = self.curves(request)
+        return {"saved": found.saved, "saved_trouble": found.trouble}
 
     def advice_values(self, request: Request) -> dict[str, object]:
         key = _key(request)
