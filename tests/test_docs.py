@@ -131,12 +131,12 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
-@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/concepts/load.md"])
 def test_the_files_that_developers_are_sent_to_exist(name: str) -> None:
-    """Paths are written as below python/pgsweep or as below the checkout; diagrams are left out."""
-    text = re.sub(r"^    .*\n", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    """Paths are written as below python/pgsweep or as below the checkout; diagrams and links are left out."""
+    text = re.sub(r"^    .*\n|\]\([^)]*\)", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = re.findall(r"(?<![\w/])((?:[\w*.-]+/)+[\w*-]+\.(?:py|rs|sql|toml|txt|md))", text)
-    assert len(found) > 10
+    assert len(found) > 5
     assert not [path for path in found if not [*ROOT.glob(path), *(ROOT / "python/pgsweep").glob(path)]]
 
 
