@@ -18,7 +18,7 @@ import lzma
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -115,13 +115,18 @@ def reevaluate(folder: Path, seeds: str, jobs: int) -> list[Outcome]:
     return found
 
 
-def simulated(seeds: Sequence[int], jobs: int, written: Path | None) -> list[Outcome]:
+def simulated(
+    seeds: Sequence[int],
+    jobs: int,
+    written: Path | None,
+    judged: Callable[[int], list[Outcome]] = evaluate_simulated,
+) -> list[Outcome]:
     """Simulate cases and judge them; those whose lines are in the file are taken from there."""
     found = parse_lines(written.read_text().splitlines()) if written and written.exists() else []
     there = {outcome.case for outcome in found}
     missing = [seed for seed in seeds if f"{seed}-simulated" not in there]
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as processes:
-        for outcomes in processes.map(evaluate_simulated, missing):
+        for outcomes in processes.map(judged, missing):
             found += outcomes
             if written is not None:
                 with written.open("a") as lines:

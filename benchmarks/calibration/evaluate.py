@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.calibration.cases import SOURCES, Case, SizeTruth, read_case
 from benchmarks.calibration.stretches import Stretch
-from benchmarks.calibration.synthetic import draw_synthetic, simulate
+from benchmarks.calibration.synthetic import SyntheticSpec, draw_synthetic, simulate
 from pgsweep.errors import PgsweepError
 from pgsweep.evidence.schema import FLAG_SCAN
 from pgsweep.evidence.store import Evidence
@@ -248,7 +248,11 @@ def _same_stretch(counted: float, *arguments: Any, **options: Any) -> Outcome:
 
 def evaluate_simulated(seed: int) -> list[Outcome]:
     """Simulate the case of a seed and return the outcome of both sources; nothing of it is kept."""
-    spec = draw_synthetic(seed)
+    return evaluate_synthetic(draw_synthetic(seed))
+
+
+def evaluate_synthetic(spec: SyntheticSpec) -> list[Outcome]:
+    """Simulate a case and return the outcome of both sources; nothing of it is kept."""
     with tempfile.TemporaryDirectory() as folder:
         simulated = simulate(spec, Path(folder))
         return [
@@ -257,7 +261,7 @@ def evaluate_simulated(seed: int) -> list[Outcome]:
                 {blocks * BLOCK_BYTES: value for blocks, value in simulated.truth.items()},
                 [blocks * BLOCK_BYTES for blocks in spec.sizes_blocks()],
                 Outcome(
-                    case=f"{seed}-simulated",
+                    case=f"{spec.seed}-simulated",
                     kind="simulated",
                     source=source,
                     level="failed",

@@ -11,7 +11,9 @@ server's do: blocks of a scan are counted when the scan ends.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,6 @@ SYNTHETIC = 3
 _DATABASE, _DATABASE_OID, _SPACE = "bench", 5, 1663
 _FIRST_OID = 20_000
 _FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-_MOST_ACCESSES = 3_000_000
 _WARM_SHARE = 1.0
 """Accesses before the counted ones, relative to these; the pools begin with what is most popular among them.
 
@@ -64,6 +65,10 @@ class SyntheticSpec(msgspec.Struct, frozen=True, kw_only=True):
         snapshots: taken in that time.
         scanned_pages: size of one more relation that is scanned, 0 is none.
         scan_share: of all accesses made by these scans.
+        factors: sizes of the truth relative to the observed one, ascending.
+        warm_passes: that the pool has seen before, at least.
+        truth_passes: that the truth is counted over, from the beginning of the recording on, at least.
+        most_accesses: that are recorded.
     """
 
     seed: int
@@ -75,10 +80,14 @@ class SyntheticSpec(msgspec.Struct, frozen=True, kw_only=True):
     relations: tuple[SyntheticRelation, ...]
     scanned_pages: int = 0
     scan_share: float = 0.0
+    factors: tuple[float, ...] = _FACTORS
+    warm_passes: float = 0.0
+    truth_passes: float = 0.0
+    most_accesses: int = 3_000_000
 
     def sizes_blocks(self) -> tuple[int, ...]:
         """Return the sizes of the truth in blocks, ascending."""
-        return tuple(round(self.pool_blocks * factor) for factor in _FACTORS)
+        return tuple(round(self.pool_blocks * factor) for factor in self.factors)
 
     def tags(self) -> tuple[str, ...]:
         """Return the words that cases are sorted by."""
@@ -148,25 +157,28 @@ def simulate(spec: SyntheticSpec, folder: Path) -> Simulated:
     """
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng([SYNTHETIC, 78, spec.seed])
-    # The miss ratio decides how many accesses a pass takes: a short stretch shows it.
+    of_pass = accesses_of_pass(spec, rng)
+    wanted = int(min(spec.passes * of_pass, spec.most_accesses))
+    counted = max(wanted, round(spec.truth_passes * of_pass))
+    warm = max(round(counted * _WARM_SHARE), round(spec.warm_passes * of_pass))
+    accesses = _Accesses(spec, warm + counted, rng, known_share=warm / (warm + counted))
+    begin = len(accesses.pages) - counted
+    misses, count = accesses.misses(list(spec.sizes_blocks()), begin)
+    passes = _write(spec, accesses, begin, begin + wanted, folder, rng)
+    return Simulated(
+        truth={size: float(missed) / count for size, missed in zip(spec.sizes_blocks(), misses, strict=True)},
+        passes=passes,
+        scan_share=float((accesses.flags[begin:] == BULKREAD).mean()),
+    )
+
+
+def accesses_of_pass(spec: SyntheticSpec, rng: np.random.Generator) -> float:
+    """Return about how many accesses a clock pass takes: a short stretch shows the miss ratio."""
     probe = _Accesses(spec, 8 * spec.pool_blocks, rng, known_share=0.5)
     probe_misses = max(probe.misses([spec.pool_blocks], len(probe.pages) // 2)[0][0], 1)
     per_access = probe_misses / (len(probe.pages) - len(probe.pages) // 2)
     # Pages used again outlast passes: a pass takes fewer loads than there are buffers.
-    wanted = int(min(0.6 * spec.passes * spec.pool_blocks / per_access, _MOST_ACCESSES))
-    accesses = _Accesses(
-        spec, round(wanted * (1 + _WARM_SHARE)), rng, known_share=_WARM_SHARE / (1 + _WARM_SHARE)
-    )
-    begin = len(accesses.pages) - wanted
-    misses, counted = accesses.misses(list(spec.sizes_blocks()), begin)
-    passes = _write(spec, accesses, begin, folder, rng)
-    return Simulated(
-        truth={
-            size: float(missed) / counted for size, missed in zip(spec.sizes_blocks(), misses, strict=True)
-        },
-        passes=passes,
-        scan_share=float((accesses.flags[begin:] == BULKREAD).mean()),
-    )
+    return float(0.6 * spec.pool_blocks / per_access)
 
 
 class _Accesses:
@@ -234,14 +246,19 @@ class _Accesses:
 
     def popular(self, size: int) -> _native.PoolContents:
         """Return a pool of the most popular pages, in no order."""
+        order, rng = self._by_popularity
+        order = deepcopy(rng).permutation(order[:size])
+        counts = np.clip(self._popularity[order], 0, 5)
+        return _native.PoolContents(order.astype(np.uint32), counts.astype(np.uint8))
+
+    @cached_property
+    def _by_popularity(self) -> tuple[NDArray[np.int64], np.random.Generator]:
+        """All pages, the most popular first, and a generator to put some of them in no order."""
         # Of those not visited yet, the likelier ones were visited before: drawn by their rates, without
         # putting any back. A scan's pages come last.
         rng = np.random.default_rng(0)
         drawn = rng.exponential(1.0, len(self._weight)) / np.maximum(self._weight, 1e-300)
-        order = np.lexsort((drawn, -self._popularity))[:size]
-        order = rng.permutation(order)
-        counts = np.clip(self._popularity[order], 0, 5)
-        return _native.PoolContents(order.astype(np.uint32), counts.astype(np.uint8))
+        return np.lexsort((drawn, -self._popularity)), rng
 
     def outcomes(
         self, begin: int, end: int, size: int, state: _native.PoolContents
@@ -319,17 +336,16 @@ def _pages_of(
 
 
 def _write(
-    spec: SyntheticSpec, accesses: _Accesses, begin: int, folder: Path, rng: np.random.Generator
+    spec: SyntheticSpec, accesses: _Accesses, begin: int, end: int, folder: Path, rng: np.random.Generator
 ) -> float:
     """Run the observed pool, write what recordings of it would hold; return the passes of the hand."""
     pool = spec.pool_blocks
-    total = len(accesses.pages)
-    slots = np.linspace(begin, total - 1, spec.snapshots + 1)
+    slots = np.linspace(begin, end - 1, spec.snapshots + 1)
     edges = np.unique((slots[:-1] + rng.random(spec.snapshots) * np.diff(slots)).astype(np.int64))
     relation_of = np.repeat(np.arange(len(accesses.first) - 1), np.diff(accesses.first))
     tables: dict[str, list[dict[str, Any]]] = {"snapshots": [], "snapshot_times": [], "counters": []}
     state, hand, passes, position = accesses.popular(pool), 0, 0, 0
-    missed = np.zeros(total, dtype=bool)
+    missed = np.zeros(len(accesses.pages), dtype=bool)
     hands = []
     for number, edge in enumerate(edges):
         found, rounds = accesses.outcomes(position, int(edge), pool, state)
