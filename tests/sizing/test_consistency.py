@@ -235,6 +235,22 @@ def test_where_hits_of_temporary_tables_hide_those_of_the_pool_nothing_is_predic
     assert hidden_hits(400_000, 300_000, 60) == []
 
 
+@pytest.mark.parametrize(("samples", "known"), [(6, False), (12, True), (60, True)])
+def test_the_noise_of_the_miss_ratio_is_known_of_a_look_of_a_minute(samples: int, known: bool) -> None:
+    """12 samples of a load of long ranges were said to have none."""
+    seconds = np.linspace(0.0, 60.0, samples)
+    misses = 1000 * seconds + 300 * (np.arange(samples) % 3)
+    series = {"blks_read": np.maximum.accumulate(misses), "blks_hit": 9000 * seconds}
+    counters = {
+        "seconds": np.tile(seconds, 2), "scope": np.repeat("database", 2 * samples).astype(object),
+        "object": np.repeat("app", 2 * samples).astype(object), "sample": np.tile(np.arange(samples), 2),
+        "name": np.repeat(np.array([*series], dtype=object), samples),
+        "value": np.concatenate([*series.values()]),
+    }  # fmt: skip
+    totals = read_totals(counters, NO_RELATIONS, "app")
+    assert (totals.miss_ratio_error > 0) == known
+
+
 class Looking(WhenRecording):
     """Changes the catalog while it is recorded, and reads what the evidence says at every second of that."""
 

@@ -15,7 +15,16 @@ import pytest
 from pgsweep import _native
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.sizing.predict import judge
-from pgsweep.sizing.snapshots.paths import _FORGOTTEN_PASSES, _STATES, STEPS, _at_rest, _Chain, _one_step
+from pgsweep.sizing.snapshots.observations import Group, Observations
+from pgsweep.sizing.snapshots.paths import (
+    _FORGOTTEN_PASSES,
+    _STATES,
+    STEPS,
+    _at_rest,
+    _Chain,
+    _one_step,
+    loaded_batch,
+)
 from pgsweep.sizing.snapshots.rates import GRID, SINGLE
 from pgsweep.units import BLOCK_BYTES
 
@@ -37,6 +46,32 @@ def test_the_chain_at_rest_is_the_law_of_the_clock() -> None:
         # Where the hand has just passed a hot page matters within a step; elsewhere steps cost nothing.
         assert np.abs(by_count - law)[GRID < 4].max() < 0.005
         assert np.abs(by_count - law).max() < 0.03
+
+
+@pytest.mark.parametrize("batch", [(1.0, 0.0, 0.0), (0.7, 0.2, 0.1)])
+def test_later_visits_are_no_part_of_a_batch(batch: tuple[float, ...]) -> None:
+    """Three fifths of the buffers were loaded since the first snapshot, and visited once in a pass since."""
+    random, pages = np.random.default_rng(8), 30_000
+    new = 3 * pages // 5
+    passed = np.arange(new, 0, -1) / pages
+    visits = 1 + random.poisson(passed)
+    accesses = np.add.reduceat(
+        1 + random.choice(len(batch), visits.sum(), p=batch), np.cumsum(visits) - visits
+    )
+    seen = Observations(
+        groups=(Group(name="a", relations=(0,), pages=pages + new),),
+        snapshots=2,
+        page_group=np.zeros(pages + new, np.int32),
+        page=np.concatenate([np.arange(pages), pages + np.arange(new), np.arange(new, pages)]),
+        snapshot=np.repeat([0, 1], pages),
+        usage_count=np.concatenate([np.repeat(1, pages), np.minimum(accesses, 5), np.repeat(0, pages - new)]),
+        buffer=np.tile(np.arange(pages), 2),
+        hand_buffers=np.array([0, new]),
+        pool_buffers=pages,
+    )
+    found = loaded_batch(seen, 0)
+    assert found is not None
+    assert found[:3] == pytest.approx(batch, abs=0.03)
 
 
 @pytest.fixture(scope="module")

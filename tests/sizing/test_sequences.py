@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pgsweep.sizing.snapshots.observations import Group, Observations
-from pgsweep.sizing.snapshots.sequences import common_variation, ordered_pages
+from pgsweep.sizing.snapshots.sequences import common_variation, ordered_pages, visited_at_random
 
 LOOP, OTHERS = 300, 700
 """Pages of the two groups."""
@@ -180,6 +180,37 @@ def test_a_short_window_that_moves_through_many_pages_is_found() -> None:
     pages, window = 20_000, 280
     rows = [[(400 * number + k) % pages for k in range(window) for _ in range(4)] for number in range(70)]
     assert common_variation(counted(rows, pages))[0] > 0.3
+
+
+MANY = 20_000
+
+
+def by_thirds(rows: Sequence[Sequence[int]]) -> Observations:
+    """Return snapshots of many pages of which it is known how many passes lie between them."""
+    seen = counted(rows, MANY)
+    return dataclasses.replace(seen, loads=np.arange(seen.snapshots) * PASS_LOADS / 3)
+
+
+def test_long_ranges_of_what_the_pool_holds_are_no_loop() -> None:
+    """In a look of some minutes at gigabytes few ranges come, and raise the counts of neighbours together."""
+    begins = np.random.default_rng(6).integers(0, MANY - 600, (BEFORE + 14, 4))
+    seen = by_thirds([[first + k for first in row for k in range(600)] for row in begins.tolist()])
+    assert common_variation(seen)[0] > 0.2
+    assert visited_at_random(seen, PASS_LOADS).tolist() == [True]
+    loop = [[(1200 * number + k) % MANY for k in range(1200)] for number in range(BEFORE + 30)]
+    assert visited_at_random(by_thirds(loop), PASS_LOADS).tolist() == [False]
+
+
+def test_a_few_ranges_among_other_visits_do_not_say_how_those_come() -> None:
+    random = np.random.default_rng(7)
+    rows = [
+        [
+            *(first + k for first in random.integers(0, MANY - 100, 4).tolist() for k in range(100)),
+            *random.integers(0, MANY, 1500).tolist(),
+        ]
+        for _ in range(BEFORE + 14)
+    ]
+    assert visited_at_random(by_thirds(rows), PASS_LOADS).tolist() == [False]
 
 
 def test_short_ranges_at_random_places_are_no_loop() -> None:

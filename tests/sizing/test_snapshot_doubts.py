@@ -15,6 +15,7 @@ from pgsweep.sizing.estimate import Estimate
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.snapshots.consistency import NONE_DROPPED, Dropped
 from pgsweep.sizing.snapshots.doubts import (
+    _movement_doubts,
     drift_doubts,
     length_doubts,
     order_doubts,
@@ -227,6 +228,18 @@ def test_a_recording_shorter_than_a_clock_pass_says_how_long_it_must_be(
     assert (doubt.level, doubt.reason.text) == ("refused", f"the recording is short, {words}")
     [doubt] = length_doubts(replace(totals, seconds=60.0), 9, 18_000.0, by_paths=True)
     assert (doubt.level, doubt.reason.code) == ("rough", "one-look"), "a pool of a terabyte, its hand seen"
+
+
+def test_halves_of_a_short_recording_differ_though_nothing_moves() -> None:
+    """A pool of a million buffers, three clock passes: rare pages are found rarer in each half."""
+    sizes = np.array([0.2, 0.057])
+    halves = [sizes + off for off in ((0.001, -0.005), (0.002, -0.004))]
+    ensemble = Ensemble(point=sizes, bounds=[], halves=halves, spread=np.zeros((2, 2)))
+    assert [doubt.level for doubt in _movement_doubts(ensemble, 0.0)] == ["refused"]
+    assert _movement_doubts(ensemble, 0.022 / 3) == []
+    halves = [sizes + np.array([0.05, -0.04])] * 2
+    moving = Ensemble(point=sizes, bounds=[], halves=halves, spread=np.zeros((2, 2)))
+    assert [doubt.level for doubt in _movement_doubts(moving, 0.022 / 3)] == ["refused"]
 
 
 def test_doubts_know_their_thresholds() -> None:

@@ -38,6 +38,10 @@ _GROWTH: Final = 0.02
 _CERTAIN_ERROR: Final = 0.0003
 """An error of the miss ratio that is there in any case."""
 
+_OF_SHORT: Final = 0.5
+"""By how much of the error of a short recording of paths, for a doubling of the size, its halves differ from
+the whole where nothing moves."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -74,6 +78,7 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
     pool, resident = load.pool.blocks, load.seen.resident()
     known = np.flatnonzero(~np.isin(found.sizes_blocks, found.unseen_blocks))
     known_sizes = [found.sizes_blocks[at] for at in known.tolist()]
+    short = curves.short if fit.by_paths else 0.0
     length = length_doubts(totals, load.seen.snapshots, fit.pass_seconds, by_paths=fit.by_paths)
     return [
         *totals.doubts,
@@ -92,13 +97,14 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
         *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
         *order_doubts(ordered),
         # Both halves of one look show the same residences: they say nothing of a load that moves.
-        *([] if fit.is_one_look(totals.seconds) else _movement_doubts(ensemble)),
+        *([] if fit.is_one_look(totals.seconds) else _movement_doubts(ensemble, short)),
     ]
 
 
-def _movement_doubts(ensemble: Ensemble) -> list[Doubt]:
+def _movement_doubts(ensemble: Ensemble, short: float) -> list[Doubt]:
     halves, error = [half[-2:] for half in ensemble.halves], ensemble.spread[:, -2:].std(axis=0)
-    return drift_doubts(ensemble.point[-2:], halves, error)
+    # Halves of a short recording find rare pages rarer than the whole does, whether or not the load moves.
+    return drift_doubts(ensemble.point[-2:], halves, error + _OF_SHORT * short)
 
 
 def _parts(curves: LoadCurves) -> list[Part]:

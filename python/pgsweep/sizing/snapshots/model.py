@@ -208,7 +208,7 @@ class SnapshotModel:
         """The groups whose pages stay or go together."""
         if self.unchanged is not None:
             return self.unchanged._together
-        return together_groups(self.curves.load, self._ordered)
+        return together_groups(self.curves.load, self._ordered, self.curves.fit.pass_seconds)
 
     @cached_property
     def _ordered(self) -> Floats:

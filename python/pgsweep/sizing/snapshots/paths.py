@@ -38,10 +38,14 @@ _MOST_PAGES: Final = 10_000
 """Pages of a group; of a larger group a random sample is used."""
 
 _FORGOTTEN_PASSES: Final = 60
-_NEAR: Final = 0.5
+_NEAR: Final = 0.9
 """Clock passes between snapshots, below which the hand has not yet visited what was loaded in between."""
 
 _ENOUGH_LOADS: Final = 200
+_AGES, _ROUNDS = 5, 2
+_LATER_RATES, _HALVINGS = (0.0, 0.1, 0.4, 0.8, 1.6, 3.2), 3
+"""Visits in a clock pass of pages that were just loaded, and how often what lies between is tried."""
+
 _YOUNG, _OLD, _ENOUGH_YOUNG = 0.03, 0.15, 40
 """Passes since a page was loaded, and how many pages it takes to know a mean."""
 
@@ -170,23 +174,61 @@ def loaded_batch(seen: Observations, group: int, rates: Rates | None = None) -> 
     """Return the batch law from the usage counts at which pages are first seen, or None if few are.
 
     A page that was absent and is there in the next snapshot has had the accesses of the visit that loaded it,
-    and those of later visits, which `rates` lets take away again. Where such a page does not begin at 1, its
-    usage count is no number of accesses.
+    and those of later visits, the more of them the longer ago it was loaded. How often these come `rates`
+    say; without, that rate is taken which explains counts and ages best. Where such a page does not begin at
+    1, its usage count is no number of accesses.
     """
     if seen.clock.admission != 1:
         return None
-    count, _, half_passes = _first_seen(seen, group)
-    first = np.bincount(count, minlength=_COUNTS)[1:].astype(np.float64)
-    if first.sum() < _ENOUGH_LOADS:
+    count, age = _first_seen(seen, group)
+    if len(count) < _ENOUGH_LOADS:
         return None
-    first /= first.sum()
-    if rates is None:
-        return first
-    loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
-    later = _visits(first, GRID * half_passes, seen.clock)[:, 1:, 1:]
-    mixed = np.einsum("g,gkc->kc", loads / max(loads.sum(), 1e-300), later)
-    batch = nonnegative(mixed.T, first)
-    return np.asarray(batch / batch.sum())
+    parts = np.array_split(np.argsort(age, kind="stable"), _AGES)
+    counted = [np.bincount(count[part], minlength=_COUNTS)[1:] / len(part) for part in parts]
+    ages = [float(age[part].mean()) for part in parts]
+    first = np.mean(counted, axis=0)
+    if rates is not None:
+        weights = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
+        return _batch_of(counted, ages, GRID, weights / max(weights.sum(), 1e-300), first, seen.clock)[0]
+
+    def at(rate: float) -> tuple[float, Floats]:
+        batch, off = _batch_of(counted, ages, np.array([rate]), np.ones(1), first, seen.clock)
+        return off, batch
+
+    tried = {rate: at(rate) for rate in _LATER_RATES}
+    for _ in range(_HALVINGS):
+        best = min(tried, key=lambda rate: tried[rate][0])
+        known = sorted(tried)
+        place = known.index(best)
+        for beside in known[max(place - 1, 0) : place + 2]:
+            between = (best + beside) / 2
+            tried.setdefault(between, at(between))
+    return min(tried.values(), key=lambda one: one[0])[1]
+
+
+def _batch_of(
+    counted: list[Floats], ages: list[float], rates: Floats, weights: Floats, first: Floats, clock: Clock
+) -> tuple[Floats, float]:
+    """Return the batch law where later visits come at these rates, and by how much it misses the counts.
+
+    Args:
+        counted: shares of the pages at each count from 1 on, by age.
+        ages: in clock passes.
+        rates, weights: visits in a clock pass, and which share of the pages has them.
+        first: a law to begin with.
+        clock: the policy of the pool.
+    """
+    batch, wanted = first, np.concatenate(counted)
+    # Later visits have batches of the same law.
+    for _ in range(_ROUNDS):
+        later = [
+            np.einsum("g,gkc->ck", weights, _visits(batch, rates * age, clock)[:, 1:, 1:]) for age in ages
+        ]
+        law = np.vstack(later)
+        batch = nonnegative(law, wanted)
+        batch = batch / batch.sum()
+    off = law @ batch - wanted
+    return batch, float(off @ off)
 
 
 def nonnegative(matrix: Floats, wanted: Floats) -> Floats:
@@ -214,7 +256,7 @@ def late_accesses(seen: Observations, group: int, rates: Rates) -> float:
     visit's accesses come together, pages just loaded have as many as those loaded a while ago, later visits
     aside; a smaller pool, whose passes are shorter, evicts pages between accesses that come late.
     """
-    count, age, _ = _first_seen(seen, group)
+    count, age = _first_seen(seen, group)
     young, old = age < _YOUNG, age >= _OLD
     if young.sum() < _ENOUGH_YOUNG or old.sum() < _ENOUGH_YOUNG:
         return 0.0
@@ -227,8 +269,8 @@ def late_accesses(seen: Observations, group: int, rates: Rates) -> float:
     return max(grown - passed * visits * each - error, 0.0)
 
 
-def _first_seen(seen: Observations, group: int) -> tuple[Integers, Floats, float]:
-    """Return counts of pages loaded since the snapshot before, passes since then, and half the mean gap."""
+def _first_seen(seen: Observations, group: int) -> tuple[Integers, Floats]:
+    """Return counts of pages loaded since the snapshot before, and the passes since each was loaded."""
     hands = seen.hand_buffers
     gaps = np.diff(hands)
     near = gaps < _NEAR * seen.pool_buffers
@@ -236,8 +278,7 @@ def _first_seen(seen: Observations, group: int) -> tuple[Integers, Floats, float
     new = new[(seen.snapshot[new] > 0) & ~seen.created[seen.page[new]]]
     new = new[near[seen.snapshot[new] - 1]]
     age = (hands[seen.snapshot[new]] - seen.buffer[new]) % seen.pool_buffers / seen.pool_buffers
-    half_passes = float(gaps[near].mean()) / seen.pool_buffers / 2 if near.any() else 0.0
-    return seen.usage_count[new], age, half_passes
+    return seen.usage_count[new], age
 
 
 def _paths(

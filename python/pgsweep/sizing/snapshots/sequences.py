@@ -76,6 +76,9 @@ _TOGETHER: Final = 0.2
 _IN_ORDER: Final = 0.2
 """Share of its misses on pages that come in order from which on a relation is taken to be visited so."""
 
+_MOSTLY_RANGES: Final = 0.5
+"""Share of a group's visited pages that came in runs from which on these say how all of them come."""
+
 _ONLY_SCANS: Final = 0.9
 
 
@@ -92,19 +95,23 @@ def ordered_shares(load: Load, pass_seconds: float) -> Floats:
     scanned = np.array([flow.scan_accesses for flow in load.pool.flows])
     growth = totals.relation_growth_blocks * totals.seconds * load.pool.sampling_rate
     appended = np.array([float(growth[list(group.relations)].sum()) for group in load.groups])
-    pass_loads = load.loads_per_second * pass_seconds / load.pool.sampling_rate
-    shares = ordered_pages(load.seen, appended, pass_loads)
+    shares = ordered_pages(load.seen, appended, _pass_loads(load, pass_seconds))
     return np.asarray(shares * np.maximum(missed - scanned, 0) / np.maximum(missed, 1e-9))
 
 
-def together_groups(load: Load, ordered: Floats) -> list[int]:
+def together_groups(load: Load, ordered: Floats, pass_seconds: float) -> list[int]:
     """Return the groups whose neighbouring pages are visited together: one relation each.
+
+    Long ranges at random places are visits of neighbours as well, but the law of a page holds for each of
+    theirs.
 
     A relation that grows is one of them if it is visited where it grows. One that only sequential scans
     visit, through rings, is none: what these leave is known.
     """
-    common, flows = common_variation(load.seen), load.pool.flows
-    together = ((common > _TOGETHER) | (ordered > _IN_ORDER)).tolist()
+    common, flows = common_variation(load.seen) > _TOGETHER, load.pool.flows
+    if common.any():
+        common &= ~visited_at_random(load.seen, _pass_loads(load, pass_seconds))
+    together = (common | (ordered > _IN_ORDER)).tolist()
     return [
         number
         for number, (group, flow) in enumerate(zip(load.groups, flows, strict=True))
@@ -112,6 +119,10 @@ def together_groups(load: Load, ordered: Floats) -> list[int]:
         and together[number]
         and not (flow.ringed(load.pool.blocks) and flow.scan_accesses > _ONLY_SCANS * flow.accesses)
     ]
+
+
+def _pass_loads(load: Load, pass_seconds: float) -> float:
+    return load.loads_per_second * pass_seconds / load.pool.sampling_rate
 
 
 def common_variation(seen: Observations) -> Floats:
@@ -193,6 +204,38 @@ def ordered_pages(seen: Observations, appended: Floats, pass_loads: float = 0.0)
         if runs[own].at_random(one.pages):
             ordered[own] = 0.0
     return np.asarray(np.maximum(ordered - appended, 0.0) / np.maximum(new - appended, 1.0))
+
+
+def visited_at_random(seen: Observations, pass_loads: float = 0.0) -> NDArray[np.bool_]:
+    """Return of each group whether most of its pages are visited in ranges at random places.
+
+    A page was visited if its usage count rose, or if it is new.
+
+    Args:
+        seen: the snapshots.
+        pass_loads: as for `ordered_pages`.
+    """
+    runs, follow = [_Runs() for _ in seen.groups], _follow(seen, pass_loads)
+    visits, in_runs = np.zeros(len(seen.groups)), np.zeros(len(seen.groups))
+    rank, size = _ranks(seen.page_group.astype(np.int64), len(seen.groups))
+    order = np.lexsort((seen.page, seen.snapshot))
+    edges = np.searchsorted(seen.snapshot[order], np.arange(seen.snapshots + 1))
+    before = np.full(len(seen.page_group), -1, dtype=np.int64)
+    for number in range(seen.snapshots):
+        at = order[edges[number] : edges[number + 1]]
+        page, count = seen.page[at], seen.usage_count[at]
+        visited = page[count > before[page]]
+        before[:] = -1
+        before[page] = count
+        if number:
+            for own in np.unique(seen.page_group[visited]).tolist():
+                mine = visited[seen.page_group[visited] == own]
+                inside = rank[mine[_in_runs(mine)]]
+                visits[own] += len(mine)
+                in_runs[own] += len(inside)
+                runs[own].add(inside, int(size[own]), follows=bool(follow[number]))
+    random = np.array([run.at_random(one.pages) for run, one in zip(runs, seen.groups, strict=True)])
+    return np.asarray(random & (in_runs > _MOSTLY_RANGES * visits))
 
 
 def _follow(seen: Observations, pass_loads: float) -> NDArray[np.bool_]:

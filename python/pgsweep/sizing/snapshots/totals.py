@@ -17,7 +17,7 @@ from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
 
-_PARTS = 8
+_PARTS, _FEWEST_PARTS = 8, 4
 
 _OWN_SHARE = 0.95
 """From this share of the server's accesses on, pg_stat_io, which has no databases, counts as this one's."""
@@ -298,9 +298,10 @@ def _remove_inherited(series: _Series, database: str, samples: int) -> None:
 
 def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
     """Return the standard error of misses / accesses, from parts of the observation of equal length."""
-    if len(seconds) < 2 * _PARTS:
+    parts = min(_PARTS, len(seconds) // 2)
+    if parts < _FEWEST_PARTS:
         return 0.0
-    edges = np.searchsorted(seconds, np.linspace(seconds[0], seconds[-1], _PARTS + 1))
+    edges = np.searchsorted(seconds, np.linspace(seconds[0], seconds[-1], parts + 1))
     missed, hit = np.diff(reads[edges]), np.diff(hits[edges])
     accesses = missed + hit
     total = float(accesses.sum())
@@ -308,4 +309,4 @@ def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
         return 0.0
     # Of a ratio of sums: by what the misses of each part differ from those expected from its accesses.
     rest = missed - accesses * float(missed.sum()) / total
-    return float(np.sqrt((rest**2).sum() * _PARTS / (_PARTS - 1))) / total
+    return float(np.sqrt((rest**2).sum() * parts / (parts - 1))) / total
