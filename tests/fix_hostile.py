@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ from tests.fix_cli import run
 
 SPRUNG = "TRAP SPRUNG"
 _STATEMENT = re.compile(
-    r"^(?P<session>[0-9a-f.]+)\|(?P<application>[^|]*)\|LOG:  (?:statement|execute [^:]+): (?P<text>.*)"
+    r"^(?P<session>[0-9a-f.]+)\|(?P<database>[^|]*)\|(?P<application>[^|]*)\|"
+    r"LOG:  (?:statement|execute [^:]+): (?P<text>.*)"
 )
 _FUNCTIONS = """
 SELECT p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid),
@@ -75,12 +76,20 @@ class HostileServer:
     def sessions(self, begin: int = 0) -> dict[str, list[str]]:
         """Return the statements of each of pgsweep's sessions, in their order."""
         found: dict[str, list[str]] = {}
+        for match in self._statements(begin):
+            found.setdefault(match["session"], []).append(match["text"])
+        return found
+
+    def databases(self) -> set[str]:
+        """Return those that sessions of pgsweep were in."""
+        return {match["database"] for match in self._statements()}
+
+    def _statements(self, begin: int = 0) -> Iterator[re.Match[str]]:
         # A further line of a message begins with a tab.
         for line in self.log(begin).replace("\n\t", " ").splitlines():
             match = _STATEMENT.match(line)
             if match and match["application"].startswith("pgsweep"):
-                found.setdefault(match["session"], []).append(match["text"])
-        return found
+                yield match
 
     def commands(self, database: str) -> tuple[list[list[str]], list[list[str]]]:
         """Return the command lines that look at or measure one database, and those that warm it, in order."""
@@ -119,14 +128,16 @@ class HostileServer:
         ]
         return looking, warming
 
-    def run_all(self, *databases: str) -> dict[str, str]:
-        """Run all commands for these databases; return by command line the exit code and what stderr had.
+    def run_all(
+        self, *databases: str, chosen: Callable[[Sequence[str]], bool] = lambda _: True
+    ) -> dict[str, str]:
+        """Run the chosen commands for these databases; return by command line the exit code and stderr.
 
         Most of their time they wait, so several run at once; those that warm take turns.
         """
         rounds = [self.commands(database) for database in databases]
-        looking = [[command] for commands, _ in rounds for command in commands]
-        warming = [command for _, commands in rounds for command in commands]
+        looking = [[command] for commands, _ in rounds for command in commands if chosen(command)]
+        warming = [command for _, commands in rounds for command in commands if chosen(command)]
         with ThreadPoolExecutor(max_workers=4) as pool:
             done = list(pool.map(lambda part: [self.run(command) for command in part], [warming, *looking]))
         return {
@@ -177,6 +188,15 @@ class HostileServer:
         return True
 
 
+def enters_others(command: Sequence[str]) -> bool:
+    """Return whether a command, told one database, has sessions in the others too: for names, or to warm."""
+    return (
+        command[0] in ("cache", "top")
+        or "--every-database" in command
+        or tuple(command[:2]) in (("warm", "save"), ("warm", "restore"), ("warm", "check"))
+    )
+
+
 def enter(cluster: Cluster, database: str, user: str = "postgres") -> psycopg.Connection[Any]:
     """Connect without pgsweep's own ways, in autocommit mode."""
     return psycopg.connect(cluster.conninfo(database), user=user, autocommit=True, application_name="test")
@@ -209,7 +229,7 @@ def hostile(bindir: Path | None, tmp_path: Path) -> Iterator[HostileServer]:
     settings = {
         "shared_buffers": "8MB",
         "log_statement": "all",
-        "log_line_prefix": "%c|%a|",
+        "log_line_prefix": "%c|%d|%a|",
         "autovacuum": "off",
     }
     with Cluster.create(bindir, settings) as cluster:
@@ -221,7 +241,10 @@ def hostile(bindir: Path | None, tmp_path: Path) -> Iterator[HostileServer]:
             connection.execute("CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm")
             _fill(connection)
             _fill_own(connection)
-        server.run_all("shop")
+        server.run_all("shop", chosen=lambda command: not enters_others(command))
+        assert server.databases() == {"shop"}
+        server.run_all("shop", chosen=enters_others)
+        assert server.databases() > {"shop"}
         statements = [_OF_CODE, *sorted({text for sent in server.sessions().values() for text in sent})]
         with closing(enter(cluster, "postgres")) as connection:
             connection.execute("CREATE DATABASE evil OWNER mallory")

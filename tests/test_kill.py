@@ -14,6 +14,7 @@ import pytest
 from benchmarks.kill import scenarios
 from benchmarks.kill.kills import Kill, Scenario, changed_code, kill_at, span_of
 from pgsweep.pg.private.cluster import Cluster
+from tests.fix_cli import run
 from tests.fix_hugepages import locked_pages, needs_2mb
 from tests.fix_process import needs_root, wait_until
 from tests.fix_trace import can_trace
@@ -36,6 +37,17 @@ pytestmark = pytest.mark.slow
 def cluster() -> Iterator[Cluster]:
     with scenarios.killed_server() as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def forked_next_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the commands that nobody kills, instead of starting them."""
+
+    def pgsweep(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+        env = {"XDG_STATE_HOME": str(folder / "state")}
+        return run(*arguments, cwd=folder, env=env, timeout_seconds=300)
+
+    monkeypatch.setattr(scenarios, "pgsweep", pgsweep)
 
 
 def kill_often(scenario: Scenario, cluster: Cluster, folder: Path) -> None:

@@ -194,13 +194,15 @@ def _wait_until_gone(cluster: Cluster, name: str) -> float:
     """
     begin = time.monotonic()
     while True:
+        looked = time.thread_time()
         # The kernel takes the breakpoints of probes out when it closes the last descriptor.
         alive = _processes(name) or _sessions(cluster, name) or changed_code(cluster)
         if not alive:
             return time.monotonic() - begin
         if time.monotonic() - begin > PATIENCE_SECONDS:
             raise Remaining(f"still there after {PATIENCE_SECONDS:.0f} s: {alive}")
-        time.sleep(0.01)
+        # A look takes some milliseconds of a processor, which what is to end may need.
+        time.sleep(max(_POLL_SECONDS, 3 * (time.thread_time() - looked)))
 
 
 def _processes(name: str) -> list[str]:

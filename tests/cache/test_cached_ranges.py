@@ -113,6 +113,7 @@ def test_blocks_in_several_segments_are_numbered_through(monkeypatch: Any) -> No
         cached_ranges(1, 180000, 5, block_bytes=8192, segment_blocks=4)
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("source", ["peek", "trace"])
 @pytest.mark.skipif(os.geteuid() != 0, reason="looking into another user's process needs root")
 def test_evidence_has_both_caches_block_by_block(server: Cluster, tmp_path: Path, source: Any) -> None:

@@ -285,6 +285,7 @@ def test_auto_plans_a_trace_where_only_that_times_reads(
     assert any("perf_event_open" in step.text for step in plan.steps)
 
 
+@pytest.mark.one_server
 @pytest.mark.skipif(os.geteuid() != 0, reason="tracing needs root")
 def test_trace_ends_at_its_limit(server: Cluster, tmp_path: Path) -> None:
     plan = run("record", server.conninfo(), "--source", "trace", "-n", cwd=tmp_path)

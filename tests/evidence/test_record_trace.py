@@ -183,6 +183,7 @@ def test_a_trace_that_is_not_read_to_its_end_is_an_error_and_incomplete(
     assert len(evidence.table("accesses")["kind"]) > 0
 
 
+@pytest.mark.one_server
 def test_a_limit_of_events_is_kept(server: Cluster, tmp_path: Path) -> None:
     with database(server, "limited") as connection:
         fill(connection, 20_000)
@@ -197,6 +198,7 @@ def test_a_limit_of_events_is_kept(server: Cluster, tmp_path: Path) -> None:
     assert len(Evidence.open(tmp_path / "x.evidence").table("accesses")["kind"]) == 100
 
 
+@pytest.mark.one_server
 def test_a_limit_of_events_is_kept_at_a_low_rate(server: Cluster, tmp_path: Path) -> None:
     """What a few statements a second access is handed out and written while the recording goes on."""
     over = threading.Event()
@@ -219,6 +221,7 @@ def test_a_limit_of_events_is_kept_at_a_low_rate(server: Cluster, tmp_path: Path
     assert len(Evidence.open(path).table("accesses")["kind"]) == 100
 
 
+@pytest.mark.one_server
 def test_a_limit_of_bytes_is_kept(server: Cluster, tmp_path: Path) -> None:
     """What is on disk before the first access, as of the pool, counts too."""
     over, path = threading.Event(), tmp_path / "x.evidence"
@@ -242,6 +245,7 @@ def test_a_limit_of_bytes_is_kept(server: Cluster, tmp_path: Path) -> None:
     assert len(Evidence.open(path).table("accesses")["kind"]) > 1000
 
 
+@pytest.mark.one_server
 def test_tables_and_databases_that_are_dropped_are_no_damage(server: Cluster, tmp_path: Path) -> None:
     path, over = tmp_path / "x.evidence", threading.Event()
     with database(server, "shrinks") as connection:
@@ -335,6 +339,7 @@ def test_what_recovery_accesses_is_not_the_databases(tmp_path: Path) -> None:
     assert predict(path, sizes_bytes=[16 << 20]).observed.accesses == pytest.approx(counted, abs=500)
 
 
+@pytest.mark.one_server
 def test_a_stop_leaves_valid_evidence(server: Cluster, tmp_path: Path) -> None:
     stop = threading.Event()
     result = record_trace(
@@ -448,6 +453,7 @@ def test_a_version_whose_layout_is_not_known_is_not_traced(
     assert not (tmp_path / "x.evidence").exists()
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("files", [14, 40])
 def test_where_no_more_files_may_be_open_that_is_said(server: Cluster, tmp_path: Path, files: int) -> None:
     """Before the evidence can be made, and when probes are placed: neither disk nor kernel is to blame."""

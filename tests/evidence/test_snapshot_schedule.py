@@ -94,6 +94,7 @@ def test_clock_passes_are_estimated_from_allocations() -> None:
     assert still.effective_snapshots == 1.0
 
 
+@pytest.mark.one_server
 def test_the_time_of_a_clock_pass_is_that_of_the_hand(server: Cluster, database: str) -> None:
     """Between two snapshots close together, the buffers that changed lie on the arc that the hand passed."""
     buffers = 2048

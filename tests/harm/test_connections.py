@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_applications_find_half_of_the_connections_free(crowded: Cluster, tmp_pa
     (tmp_path / "rows.csv").write_text("".join(f"{number}\n" for number in range(100_000)))
     at = crowded.conninfo()
     commands = (
-        ("warm", "run", at, "--connections", "64", "--rate", "4MB", "--relations", "page"),
+        ("warm", "run", at, "--connections", "64", "--rate", "8MB", "--relations", "page"),
         ("load", "rows.csv", "target", "-d", at, "--yes", "--jobs", "64", *PIECES),
     )
     with entered(crowded) as watcher:
@@ -82,6 +83,7 @@ def test_applications_find_half_of_the_connections_free(crowded: Cluster, tmp_pa
                     assert row is not None
                     most = max(most, row[0])
                     psycopg.connect(make_conninfo(at, user="app")).close()
+                    time.sleep(0.01)
                 said, errors = process.communicate(timeout=60)
             assert process.returncode == 0, errors
             result = json.loads(said)
@@ -118,8 +120,9 @@ def test_serve_leaves_few_connections_to_a_server_on_which_no_session_begins(
     with entered(crowded) as owner, locked(owner), serving(tmp_path, at):
         wait_until(lambda: waiting(owner) == 2)
         # Each attempt takes 2 s, and the pauses are of 0.5, 1 and 2 s.
-        with pytest.raises(AssertionError):
-            wait_until(lambda: waiting(owner) > 3, 20)
+        for _ in range(100):
+            assert waiting(owner) <= 3
+            time.sleep(0.2)
 
 
 def test_the_plan_says_which_statements_of_others_fail(wheel18: Cluster, tmp_path: Path) -> None:

@@ -116,19 +116,21 @@ def begin(long: Long, world: World, folder: Path, *, open_stdin: bool) -> Starte
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_else_notices(by: signal.Signals, world: World) -> None:
-    """All at the same time, as most of it they wait."""
+    """All at the same time, as most of it they wait; last those that have a server at work meanwhile."""
     world.clear()
     folders = {name: world.work / name.replace(" ", "-") for name in LONG}
     for folder in folders.values():
         folder.mkdir()
     before = world.look()
-    running = {
-        name: begin(long, world, folders[name], open_stdin=name in ("load", "mcp"))
-        for name, long in LONG.items()
-    }
+    running: dict[str, Started] = {}
+    busy = [name for name, long in LONG.items() if long.begun is has_server]
+    quiet = [name for name in LONG if name not in busy]
     try:
-        for name, started in running.items():
-            wait_until(partial(LONG[name].begun, world, started), END_SECONDS, name)
+        for names in (quiet, busy):
+            for name in names:
+                running[name] = begin(LONG[name], world, folders[name], open_stdin=name in ("load", "mcp"))
+            for name in names:
+                wait_until(partial(LONG[name].begun, world, running[name]), END_SECONDS, name)
         for application in world.applications:
             application.works()
         addresses = {name: found for name, started in running.items() if (found := started.listening())}

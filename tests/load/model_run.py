@@ -210,7 +210,7 @@ class Run:
         end = Patience(PATIENCE_SECONDS)
         while fault.journal and not self.server.journal() and process.poll() is None:
             assert end.left() > 0
-            time.sleep(0.001)
+            time.sleep(0.005)
         time.sleep(fault.delay_seconds)
         if process.poll() is not None:
             return False

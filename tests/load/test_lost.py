@@ -16,7 +16,7 @@ from pgsweep.pg.session.answers import CheckedCursor
 from tests.fix_load import ask, leftovers, outcome_of, trouble_database
 
 STEP = 3
-"""Each third statement is tried; there are some 190."""
+"""Each third of some 190 statements is tried; each sixth before there is a journal: nothing can stay then."""
 
 
 class Ender:
@@ -47,6 +47,8 @@ def test_what_stays_is_said(wheel18: Cluster, tmp_path: Path, monkeypatch: pytes
     with trouble_database(wheel18, "CREATE TABLE l (id int PRIMARY KEY, a int UNIQUE)") as conninfo:
         stayed = 0
         for at in range(1, 1000, STEP):
+            if not stayed and at % (2 * STEP) != 1:
+                continue
             ender = Ender(at)
             error: PgsweepError | None = None
             with monkeypatch.context() as patch:

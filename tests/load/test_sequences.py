@@ -53,6 +53,7 @@ def moved(conninfo: str, outcome: LoadOutcome) -> list[str]:
     return columns
 
 
+@pytest.mark.one_server
 def test_the_result_has_the_statement_that_moves_it(conninfo: str, tmp_path: Path) -> None:
     outcome = loaded(conninfo, tmp_path, "name,id\nx,1\ny,2\n", "s")
     assert outcome.notes == [
@@ -71,6 +72,7 @@ def test_the_result_has_the_statement_that_moves_it(conninfo: str, tmp_path: Pat
         assert ask(conninfo, f"INSERT INTO {table} (name) VALUES ('z') RETURNING \"Id x\"") == [(3,)]
 
 
+@pytest.mark.one_server
 def test_there_is_no_line_where_no_value_was_loaded(conninfo: str, tmp_path: Path) -> None:
     assert loaded(conninfo, tmp_path, "name,n\nx,1\n", "s").notes == []
     assert loaded(conninfo, tmp_path, "name,id\n", "s").notes == []
@@ -78,6 +80,7 @@ def test_there_is_no_line_where_no_value_was_loaded(conninfo: str, tmp_path: Pat
     assert loaded(conninfo, tmp_path, "code\n1\n", "d").notes == []
 
 
+@pytest.mark.one_server
 def test_a_shared_sequence_is_not_moved_back(conninfo: str, tmp_path: Path) -> None:
     outcome = loaded(conninfo, tmp_path, "id,code\n5,x\n", "d")
     assert moved(conninfo, outcome) == ["id"]
@@ -86,6 +89,7 @@ def test_a_shared_sequence_is_not_moved_back(conninfo: str, tmp_path: Path) -> N
     assert ask(conninfo, "SELECT nextval('shared')") == [(5001,)]
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("table", ["p", "p1", "p2"])
 def test_of_a_partition_it_is_that_of_the_partitioned_table(
     conninfo: str, tmp_path: Path, table: str
@@ -108,6 +112,7 @@ def test_of_a_partition_with_an_identity_too(conninfo: str, server: Cluster, tmp
     assert moved(conninfo, loaded(conninfo, tmp_path, "id,at\n50,2\n", "g1")) == wanted
 
 
+@pytest.mark.one_server
 def test_the_plan_and_the_texts_say_it(conninfo: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("name,id\n" + "".join(f"x,{n}\n" for n in range(1, 3000)))

@@ -222,6 +222,7 @@ def touched(cluster: Cluster, backends: int) -> Iterator[None]:
             session.close()
 
 
+@pytest.mark.one_server
 @needs_root
 @needs_2mb
 def test_page_tables_with_huge_pages_are_as_predicted(server: Cluster) -> None:

@@ -26,8 +26,8 @@ from tests.fix_memory import kernel_result
 
 MEMINFO = (Path(__file__).parents[1] / "proc/linux-6.18/meminfo").read_text()
 GB = 1 << 30
-MEMORY = dataclasses.replace(
-    parse_meminfo(MEMINFO), total=64 * GB, available=60 * GB, swap_total=0, committed=4 * GB, huge_pages=0
+MEMORY = parse_meminfo(MEMINFO)._replace(
+    total=64 * GB, available=60 * GB, swap_total=0, committed=4 * GB, huge_pages=0
 )
 WELL = KernelFacts(
     memory=MEMORY,
@@ -121,7 +121,7 @@ def test_each_setting_is_judged(facts: KernelFacts, name: str, words: str) -> No
 
 def test_swappiness_matters_only_with_swap() -> None:
     assert not_good(changed(vm__swappiness=60)) == {}
-    swap = dataclasses.replace(MEMORY, swap_total=8 * GB)
+    swap = MEMORY._replace(swap_total=8 * GB)
     for value in (0, 60):
         assert list(not_good(dataclasses.replace(changed(vm__swappiness=value), memory=swap))) == [
             "vm.swappiness"
@@ -141,7 +141,7 @@ def test_the_ratio_is_set_before_overcommit_is_forbidden() -> None:
 
 def committed(gigabytes: float, **sysctls: int) -> KernelFacts:
     """Return a host of 64 GB that has promised so much."""
-    memory = dataclasses.replace(MEMORY, committed=round(gigabytes * GB))
+    memory = MEMORY._replace(committed=round(gigabytes * GB))
     return dataclasses.replace(changed(**sysctls), memory=memory)
 
 

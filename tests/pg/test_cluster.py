@@ -285,3 +285,13 @@ def test_an_interrupted_request_does_not_confuse_the_next(own_tmpdir: Path) -> N
         cluster.restart({"shared_buffers": "9MB"})
         with psycopg.connect(cluster.conninfo()) as connection:
             assert connection.execute("SHOW shared_buffers").fetchone() == ("9MB",)
+
+
+def test_the_keeper_of_a_server_imports_little() -> None:
+    """Every private server waits for its start."""
+    code = (
+        "import sys, pgsweep.pg.private.keeper\n"
+        "print({'dataclasses', 'inspect', 'msgspec', 'numpy', 'psycopg'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("set()\n", "")

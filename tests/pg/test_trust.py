@@ -25,10 +25,17 @@ from pgsweep.pg.session.connect import connect
 from pgsweep.pg.session.trust import find_distrust
 from pgsweep.pg.session.userpath import resolve_relation
 from tests.fix_cli import run
+from tests.fix_cluster import own_database
 from tests.fix_hostile import enter
 from tests.fix_process import wait_until
 
 MALLORY, WATCHER = "trust_mallory", "trust_watcher"
+EXTENSIONS = """
+CREATE SCHEMA extensions;
+GRANT USAGE ON SCHEMA extensions TO PUBLIC;
+CREATE EXTENSION pg_buffercache SCHEMA extensions;
+CREATE EXTENSION pg_prewarm SCHEMA extensions;
+"""
 
 
 @pytest.fixture
@@ -38,13 +45,8 @@ def database(server: Cluster) -> Iterator[str]:
         for role in (MALLORY, WATCHER):
             admin.execute(f"CREATE ROLE {role} LOGIN".encode())
         admin.execute(f"GRANT pg_monitor TO {WATCHER}".encode())
-        admin.execute(f"CREATE DATABASE trust OWNER {MALLORY}".encode())
-        with closing(enter(server, "trust")) as inside:
-            inside.execute("CREATE SCHEMA extensions; GRANT USAGE ON SCHEMA extensions TO PUBLIC")
-            for name in ("pg_buffercache", "pg_prewarm"):
-                inside.execute(f"CREATE EXTENSION {name} SCHEMA extensions".encode())
-        yield "trust"
-        admin.execute("DROP DATABASE trust WITH (FORCE)")
+        with own_database(server, "trust", EXTENSIONS, owner=MALLORY):
+            yield "trust"
         for role in (MALLORY, WATCHER):
             admin.execute(f"DROP ROLE {role}".encode())
 

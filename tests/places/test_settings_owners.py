@@ -64,6 +64,7 @@ def refused(cluster: Cluster, tmp_path: Path) -> MissingAbility:
     return said.value
 
 
+@pytest.mark.one_server
 def test_the_command_line_goes_before_auto_conf(own: Cluster, tmp_path: Path) -> None:
     """As `docker run postgres -c effective_cache_size=1GB`."""
     with started_with(own, "-c", "effective_cache_size=1GB"):
@@ -79,6 +80,7 @@ def test_the_command_line_goes_before_auto_conf(own: Cluster, tmp_path: Path) ->
         assert show(own, "effective_cache_size") == "1GB", "it would have had no effect"
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize(
     ("of", "by"),
     [("DATABASE postgres", "ALTER DATABASE"), ("ROLE postgres", "ALTER ROLE"), ("", "connection")],
@@ -129,6 +131,7 @@ def open_folder() -> Iterator[Path]:
         made.rmdir()
 
 
+@pytest.mark.one_server
 def test_the_parent_is_patroni(own: Cluster, tmp_path: Path) -> None:
     with open_folder() as folder, started_with(own, by=program(folder, "patroni")):
         said = refused(own, tmp_path)
@@ -181,12 +184,14 @@ def test_an_answer_that_comes_by_drips_is_left() -> None:
         dripping.join()
 
 
+@pytest.mark.one_server
 def test_patroni_is_known_by_its_command_line(own: Cluster, tmp_path: Path) -> None:
     with started_with(own, *(f"--{option}" for option in PATRONI)):
         said = refused(own, tmp_path)
     assert "as Patroni does" in (said.cause or "")
 
 
+@pytest.mark.one_server
 def test_patroni_is_known_by_what_it_writes(own: Cluster, tmp_path: Path) -> None:
     conf = own.data_directory / "postgresql.conf"
     text = conf.read_text()
@@ -201,6 +206,7 @@ def test_patroni_is_known_by_what_it_writes(own: Cluster, tmp_path: Path) -> Non
     assert "postgresql.base.conf" in (refused(own, tmp_path).cause or "")
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize(
     ("line", "name", "where"),
     [
@@ -237,6 +243,7 @@ def fails(cluster: Cluster) -> None:
         session.execute("ALTER SYSTEM SET effective_cache_size = '3GB'")
 
 
+@pytest.mark.one_server
 def test_auto_conf_is_read_only(own: Cluster, tmp_path: Path) -> None:
     file = own.data_directory / "postgresql.auto.conf"
     file.chmod(0o400)
@@ -252,6 +259,7 @@ def test_auto_conf_is_read_only(own: Cluster, tmp_path: Path) -> None:
     assert not list((tmp_path / "state").rglob("*.json"))
 
 
+@pytest.mark.one_server
 def test_auto_conf_is_mounted(own: Cluster, tmp_path: Path) -> None:
     """As a file of a ConfigMap: a mounted file cannot be replaced, even where it may be written."""
     file = own.data_directory / "postgresql.auto.conf"
@@ -298,6 +306,7 @@ def test_todays_settings_are_those_of_the_server(own: Cluster, tmp_path: Path) -
     assert now["place"]["kind"] == place["kind"]
 
 
+@pytest.mark.one_server
 def test_what_waits_for_the_next_start_is_counted(own: Cluster) -> None:
     """As after a reload where a restart was due: the server itself says what it then takes."""
     with psycopg.connect(own.conninfo(), autocommit=True) as session:
@@ -326,6 +335,7 @@ def test_what_waits_for_the_next_start_is_counted(own: Cluster) -> None:
     assert "next start" not in {one.name for one in doctor.examine(own.conninfo()).abilities}
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize(
     ("name", "value", "reloads"), [("shared_bufers", "1GB", False), ("work_mem", "'much'", True)]
 )
@@ -356,6 +366,7 @@ def test_nothing_is_written_where_the_files_are_wrong(
     own.start()
 
 
+@pytest.mark.one_server
 def test_what_waits_for_a_reload_and_a_restart_is_no_error(own: Cluster) -> None:
     """The server has one error for it and for a value that cannot be; it starts with the first."""
     with psycopg.connect(own.conninfo(), autocommit=True) as session:

@@ -389,6 +389,7 @@ def relation_samples(path: Path) -> int:
     return len(np.unique(counters["seconds"][counters["scope"] == "relation"]))
 
 
+@pytest.mark.one_server
 def test_relations_made_and_dropped_meanwhile(server: Cluster, database: str, tmp_path: Path) -> None:
     path = tmp_path / "a.evidence"
     conninfo = server.conninfo(database)

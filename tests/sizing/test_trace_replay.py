@@ -18,7 +18,7 @@ from pgsweep.progress import NullListener
 
 EXTEND = 2
 SETTINGS = {
-    "shared_buffers": "32MB",
+    "shared_buffers": "16MB",
     "max_connections": "20",
     "autovacuum": "off",
     "max_wal_size": "4GB",
@@ -62,7 +62,7 @@ def test_the_replay_of_many_accesses_hits_and_misses_as_the_server_did(
     server: Cluster, tmp_path: Path
 ) -> None:
     """Enough of them to turn the pool over ten times."""
-    wanted = 250_000
+    wanted = 125_000
     with Cluster.create(server.bindir, SETTINGS) as cluster:
         initialise = [str(cluster.bindir / "pgbench"), "-i", "-q", "-s", "10", cluster.conninfo()]
         subprocess.run(initialise, check=True, capture_output=True)

@@ -406,6 +406,7 @@ def test_a_load_that_moved_is_no_wrong_prediction(measured: float, drift: Drift 
     assert bool(moved) == (verdict == "not known")
 
 
+@pytest.mark.one_server
 def test_an_unchanged_server_whose_load_drifts(server: Cluster, database: str, tmp_path: Path) -> None:
     """At the same size the prediction is what was measured, and any difference is the load's own."""
     paths = [tmp_path / f"{number}.evidence" for number in range(2)]

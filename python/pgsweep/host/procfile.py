@@ -7,8 +7,8 @@ version, so a field that is not there is absent from what is returned here, neve
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 PROC = Path("/proc")
 """Where a function takes it as `proc`, and /sys as `sys`, that may be a captured tree, as in tests."""
@@ -36,8 +36,7 @@ def field_bytes(fields: dict[str, str], name: str) -> int | None:
     return int(words[0]) * 1024 if len(words) == 2 and words[1] == "kB" and words[0].isdigit() else None
 
 
-@dataclass(frozen=True, slots=True)
-class HostMemory:
+class HostMemory(NamedTuple):
     """The memory of the host, in bytes, from /proc/meminfo.
 
     Attributes:
