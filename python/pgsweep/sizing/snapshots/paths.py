@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.sizing.clock import COUNTS, Clock
-from pgsweep.sizing.snapshots.observations import Observations
+from pgsweep.sizing.snapshots.observations import NEAR_PASSES, Observations
 from pgsweep.sizing.snapshots.rates import GRID, Rates
 
 Floats = NDArray[np.float64]
@@ -33,9 +33,6 @@ _COUNTS: Final = COUNTS
 _MOST_SNAPSHOTS: Final = 24
 _MOST_PAGES: Final = 10_000
 """Pages of a group; of a larger group a random sample is used."""
-
-_NEAR: Final = 0.5
-"""Clock passes between snapshots, below which the hand has not yet visited what was loaded in between."""
 
 _ENOUGH_LOADS: Final = 200
 _YOUNG, _OLD, _ENOUGH_YOUNG = 0.03, 0.15, 40
@@ -131,15 +128,11 @@ def late_accesses(seen: Observations, group: int, rates: Rates) -> float:
 
 def _first_seen(seen: Observations, group: int) -> tuple[Integers, Floats, float]:
     """Return counts of pages loaded since the snapshot before, passes since then, and half the mean gap."""
-    hands = seen.hand_buffers
-    gaps = np.diff(hands)
-    near = gaps < _NEAR * seen.pool_buffers
-    new = seen.appeared[seen.page_group[seen.page[seen.appeared]] == group]
-    new = new[(seen.snapshot[new] > 0) & ~seen.created[seen.page[new]]]
-    new = new[near[seen.snapshot[new] - 1]]
+    hands, new = seen.hand_buffers, seen.loaded[group]
+    gaps = np.diff(hands) / seen.pool_buffers
+    near = gaps[gaps < NEAR_PASSES]
     age = (hands[seen.snapshot[new]] - seen.buffer[new]) % seen.pool_buffers / seen.pool_buffers
-    half_passes = float(gaps[near].mean()) / seen.pool_buffers / 2 if near.any() else 0.0
-    return seen.usage_count[new], age, half_passes
+    return seen.usage_count[new], age, float(near.mean()) / 2 if len(near) else 0.0
 
 
 def _paths(
