@@ -1,6 +1,7 @@
 """How long answers take: processor seconds and peak memory of `predict` and `advise`, of two versions.
 
 Of this version each question is asked again, for CSV instead of JSON: the answer is kept beside the evidence.
+After the curve, second questions are asked of both versions: other memory, some of the sizes, a report.
 
 Run by `make bench NAME=answers OPTIONS="--before PROGRAM"`, where PROGRAM is the `pgsweep` of another
 checkout. Each question is asked of both versions in turn, several times, and the least of the processor
@@ -17,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -26,6 +28,7 @@ from typing import Any, Final
 from benchmarks.answers.evidence import TraceSize, write_snapshots, write_trace
 from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.evidence.schema import ANSWERS
+from pgsweep.units import BLOCK_BYTES
 
 HERE = Path(__file__).resolve().parent
 _MB: Final = 1 << 20
@@ -55,7 +58,21 @@ def write_all(folder: Path) -> dict[str, Path]:
     return {small: found[small], **snapshots, large: found[large]}
 
 
-def asked(program: Path, command: str, evidence: Path, form: str = "--json") -> dict[str, float]:
+def second_questions(evidence: Path) -> dict[str, list[str]]:
+    """Return what is asked after a curve is known, by what it is."""
+    meta = json.loads((evidence / "meta.json").read_text(encoding="utf-8"))
+    memory_mb = int(meta["host"]["memory_bytes"]) // _MB
+    pool_mb = int(meta["shared_buffers_blocks"]) * BLOCK_BYTES // _MB
+    sizes = ",".join(f"{size}MB" for size in (pool_mb // 2, pool_mb, 2 * pool_mb))
+    return {
+        "--ram, twice": ["--json", "--ram", f"{2 * memory_mb}MB"],
+        "--ram, a fifth less": ["--json", "--ram", f"{memory_mb * 4 // 5}MB"],
+        "--sizes, of those computed": ["--json", "--sizes", sizes],
+        "--out report.html": ["--out", str(evidence.parent / "report.html")],
+    }
+
+
+def asked(program: Path, command: str, evidence: Path, *options: str) -> dict[str, float]:
     """Ask once; return what it took."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PGSWEEP"))
@@ -64,7 +81,7 @@ def asked(program: Path, command: str, evidence: Path, form: str = "--json") -> 
     environment["PYTHONPYCACHEPREFIX"] = str(evidence.parent / "compiled")
     environment["XDG_STATE_HOME"] = str(evidence.parent / "state")
     process = subprocess.Popen(
-        [program, command, evidence, form],
+        [program, command, evidence, *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,
@@ -82,26 +99,31 @@ def asked(program: Path, command: str, evidence: Path, form: str = "--json") -> 
 def measured(
     programs: dict[str, Path], evidence: dict[str, Path], commands: list[str], times: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield what each question took, by version, and what it took to ask this one again."""
+    """Yield what each question took, by version, and what it took to ask the first ones again."""
     folder = next(iter(evidence.values()))
     for program in programs.values():
         for command in commands:
-            asked(program, command, folder)
+            asked(program, command, folder, "--json")
     for name, folder in evidence.items():
         for command in commands:
-            samples: dict[str, list[dict[str, float]]] = {version: [] for version in (*programs, _AGAIN)}
+            second = second_questions(folder) if command == "predict" else {}
+            rows: dict[str, dict[str, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
             for _ in range(times):
                 for version, program in programs.items():
                     (folder / ANSWERS).unlink(missing_ok=True)
-                    samples[version].append(asked(program, command, folder))
-                samples[_AGAIN].append(asked(_NOW, command, folder, "--csv"))
-            yield {"command": command, "evidence": name, **samples}
+                    rows[command][version].append(asked(program, command, folder, "--json"))
+                    for question, options in second.items():
+                        sample = asked(program, command, folder, *options)
+                        rows[f"{command} {question}"][version].append(sample)
+                rows[command][_AGAIN].append(asked(_NOW, command, folder, "--csv"))
+            for question, samples in rows.items():
+                yield {"command": question, "evidence": name, **samples}
 
 
-def summed_up(row: dict[str, Any], versions: list[str]) -> dict[str, float]:
+def summed_up(row: dict[str, Any]) -> dict[str, float]:
     """Return the least processor seconds and the largest memory of each version."""
     found = {}
-    for version in versions:
+    for version in [name for name in row if name not in ("command", "evidence")]:
         found[f"{version}_seconds"] = min(one["processor_seconds"] for one in row[version])
         found[f"{version}_mb"] = round(max(one["peak_bytes"] for one in row[version]) / _MB)
     return found
@@ -114,6 +136,7 @@ def main() -> None:
     )
     parser.add_argument("--before", type=Path, help="pgsweep of an earlier version, asked the same")
     parser.add_argument("--commands", nargs="+", choices=_COMMANDS, default=_COMMANDS, help="only these")
+    parser.add_argument("--evidence", nargs="+", help="only of these, by a part of their names")
     parser.add_argument("--folder", type=Path, help="where evidence of an earlier run may be")
     parser.add_argument("--times", type=int, default=3, help="each question is asked so often")
     options = parser.parse_args()
@@ -127,10 +150,12 @@ def main() -> None:
         # Of a process its peak memory is known, or that of the one that made it, where this is more.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
             evidence = other.submit(write_all, folder).result()
+        wanted = options.evidence or [""]
+        evidence = {name: path for name, path in evidence.items() if any(part in name for part in wanted)}
         for row in measured(programs, evidence, options.commands, options.times):
             rows.append(row)
             name = f"{row['command']}: {row['evidence']}"
-            summary[name] = summed_up(row, [*programs, _AGAIN])
+            summary[name] = summed_up(row)
             print(name, summary[name], flush=True)
             keep(HERE, summary, rows)  # each row, as all of them take long
     print(json.dumps(summary))

@@ -43,7 +43,8 @@ mod _native {
     use crate::look::{drop_page_cache, page_cache, timed_reads};
     #[pymodule_export]
     use crate::model::{
-        clock_law, drawn_accesses, mixture_weights, mixture_weights_many, states_before_trace,
+        clock_law, drawn_accesses, mixture_weights, mixture_weights_many, path_likelihoods,
+        states_before_trace,
     };
     #[cfg(not(all(feature = "probe", target_os = "linux")))]
     #[pymodule_export]

@@ -1,9 +1,12 @@
 //! The clock's law and the mixture fit, for numpy arrays.
 
 use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{
+    IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3,
+};
 use pgsweep_core::model::clock::{stationary_table, Batch, MOST_USAGE_CAP};
 use pgsweep_core::model::mixture::{weights, weights_many, Likelihoods, Stop};
+use pgsweep_core::model::paths::{self, Sightings, Step, COUNTS, TURNS};
 use pgsweep_core::model::scans::{states_before, ScannedPage, Scans};
 use pgsweep_core::model::visits::{draw_accesses, Classes};
 use pgsweep_core::rules::Policy;
@@ -14,6 +17,9 @@ use crate::arrays::{copied, maybe_copied};
 
 /// The address of each access, and when it is, in seconds.
 type Accesses<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<f64>>);
+
+/// The likelihoods of paths, and how many pages took each.
+type Paths<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<f64>>);
 
 fn batch_from(values: &[f64]) -> PyResult<Batch> {
     let batch: Batch = values
@@ -133,6 +139,62 @@ pub fn mixture_weights_many<'py>(
     )
     .map_err(|e| PyValueError::new_err(e.to_string()))?;
     Ok(table.into_pyarray(py))
+}
+
+/// Return the likelihoods of the distinct paths of pages (rows) at each point of a grid, and how many pages took each.
+#[pyfunction]
+#[pyo3(signature = (counts, buffers, created, weights, *, hands, pool, visits, turns))]
+pub fn path_likelihoods<'py>(
+    py: Python<'py>,
+    counts: PyReadonlyArray2<'py, i16>,
+    buffers: PyReadonlyArray2<'py, i32>,
+    created: PyReadonlyArray1<'py, bool>,
+    weights: PyReadonlyArray1<'py, f64>,
+    hands: PyReadonlyArray1<'py, i64>,
+    pool: i64,
+    visits: PyReadonlyArray3<'py, f64>,
+    turns: PyReadonlyArray3<'py, f64>,
+) -> PyResult<Paths<'py>> {
+    let points = turns.as_array().dim().0;
+    let (visits_shape, turns_shape) = (visits.as_array().dim(), turns.as_array().dim());
+    let (counts, shape) = (copied(&counts)?, counts.as_array().dim());
+    let (created, weights) = (copied(&created)?, copied(&weights)?);
+    let hands = copied(&hands)?;
+    let fits = shape == (weights.len(), hands.len())
+        && shape == buffers.as_array().dim()
+        && created.len() == weights.len()
+        && visits_shape == (points, COUNTS, COUNTS)
+        && turns_shape == (points, TURNS, TURNS);
+    let ascend = !hands.is_empty() && hands.windows(2).all(|pair| pair[0] <= pair[1]);
+    let buffers = copied(&buffers)?;
+    let known = counts
+        .iter()
+        .all(|count| (-1..COUNTS as i16).contains(count));
+    if !fits || !ascend || !known || points == 0 || pool <= 0 {
+        return Err(PyValueError::new_err(
+            "pages need a usage count and a buffer in each snapshot, the hand only moves on, and a step is that of \
+             the usage counts at each point",
+        ));
+    }
+    let (visits, turns) = (copied(&visits)?, copied(&turns)?);
+    let found = py.detach(|| {
+        let seen = Sightings {
+            counts: &counts,
+            buffers: &buffers,
+            created: &created,
+            weights: &weights,
+            hands: &hands,
+            pool,
+        };
+        let step = Step {
+            visits: &visits,
+            turns: &turns,
+        };
+        paths::path_likelihoods(seen, step)
+    });
+    let table = Array2::from_shape_vec((found.pages.len(), points), found.like)
+        .map_err(|e| PyValueError::new_err(e.to_string()))?;
+    Ok((table.into_pyarray(py), found.pages.into_pyarray(py)))
 }
 
 /// Draw in which state the beginning of a trace finds pages that scans visit: 0 for absent, or 1 plus the usage count.

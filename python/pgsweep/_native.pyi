@@ -39,6 +39,7 @@ __all__ = [
     "mixture_weights",
     "mixture_weights_many",
     "page_cache",
+    "path_likelihoods",
     "peek_relations",
     "postmaster_start_time",
     "replay",
@@ -759,6 +760,17 @@ def mixture_weights_many(
     steps: int = 60,
     gain: float = 1e-3,
 ) -> NDArray[np.float64]: ...
+def path_likelihoods(
+    counts: NDArray[np.int16],
+    buffers: NDArray[np.int32],
+    created: NDArray[np.bool_],
+    weights: NDArray[np.float64],
+    *,
+    hands: NDArray[np.int64],
+    pool: int,
+    visits: NDArray[np.float64],
+    turns: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
 def states_before(
     first_seconds: NDArray[np.float64],
     rates: NDArray[np.float64],

@@ -7,8 +7,9 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.sizing.clock import USUAL, Clock
-from pgsweep.sizing.snapshots.paths import STEPS, _at_rest, _one_step
+from pgsweep.sizing.snapshots.paths import STEPS
 from pgsweep.sizing.snapshots.rates import GRID, SINGLE
+from tests.fix_paths import dense_rest, dense_step
 from tests.fix_pool import record, truth, zipf_pages
 
 POLICIES = [(1, 1), (1, 0), (3, 1), (3, 2), (5, 1)]
@@ -51,8 +52,8 @@ def test_paths_rest_in_the_law(usage_cap: int, admission: int) -> None:
     """Two statements of the same rules: the chain over the steps of a pass, and the law of a random time."""
     clock = Clock(usage_cap, admission)
     batch = np.array([0.6, 0.2, 0.1, 0.05, 0.05])
-    rest = np.asarray(_at_rest(_one_step(batch, clock)))
-    by_count = np.vstack([rest[:1], rest[1:].reshape(6, STEPS, -1).sum(axis=1)]).T
+    rest = dense_rest(dense_step(batch, clock))
+    by_count = np.column_stack([rest[:, 0], rest[:, 1:].reshape(-1, 6, STEPS).sum(axis=2)])
     assert np.abs(by_count - clock.law(GRID, batch)).max() < 0.02
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +12,28 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
+from pgsweep.sizing.clock import USUAL, Clock
 from pgsweep.sizing.predict import judge
 from pgsweep.sizing.snapshots.observations import Group, Observations
-from pgsweep.sizing.snapshots.paths import (
-    _FORGOTTEN_PASSES,
-    _STATES,
-    STEPS,
-    _at_rest,
-    _Chain,
-    _one_step,
-    loaded_batch,
-)
+from pgsweep.sizing.snapshots.paths import STEPS, _one_step, loaded_batch
 from pgsweep.sizing.snapshots.rates import GRID, SINGLE
 from pgsweep.units import BLOCK_BYTES
+from tests.fix_paths import dense_rest, dense_step
 
 PAGES, BUFFERS = 30_000, 3_000
 WARM, BETWEEN, SNAPSHOTS = 1_500_000, 5_000, 10
 RULES = _native.Rules(18)
 
 
+BATCH = np.array([0.6, 0.2, 0.1, 0.05, 0.05])
+
+
 def test_the_chain_at_rest_is_the_law_of_the_clock() -> None:
-    batch = np.array([0.6, 0.2, 0.1, 0.05, 0.05])
-    for law_of_visits in (SINGLE, batch):
-        chain = _one_step(law_of_visits)
+    for law_of_visits in (SINGLE, BATCH):
+        chain = dense_step(law_of_visits, USUAL)
         assert np.allclose(chain.sum(axis=2), 1.0)
-        states = _at_rest(chain).T
-        by_count = np.column_stack(
-            [states[:, 0], *(states[:, 1 + c * STEPS : 1 + (c + 1) * STEPS].sum(axis=1) for c in range(6))]
-        )
+        states = dense_rest(chain)
+        by_count = np.column_stack([states[:, 0], states[:, 1:].reshape(-1, 6, STEPS).sum(axis=2)])
         law = _native.clock_law(GRID, law_of_visits).reshape(-1, 7)
         # Where the hand has just passed a hot page matters within a step; elsewhere steps cost nothing.
         assert np.abs(by_count - law)[GRID < 4].max() < 0.005
@@ -72,6 +64,52 @@ def test_later_visits_are_no_part_of_a_batch(batch: tuple[float, ...]) -> None:
     found = loaded_batch(seen, 0)
     assert found is not None
     assert found[:3] == pytest.approx(batch, abs=0.03)
+
+
+@pytest.mark.parametrize("clock", [USUAL, Clock(1, 1), Clock(3, 0)])
+def test_paths_are_as_likely_as_by_whole_matrices(clock: Clock) -> None:
+    """Of pages at random, of which some are the same, and some were made meanwhile."""
+    random = np.random.default_rng(3)
+    pool, hands = 40, np.array([100, 100, 103, 139, 180, 600, 40_600])
+    shape = (60, len(hands))
+    counts = np.where(random.random(shape) < 0.5, -1, random.integers(0, clock.usage_cap + 1, shape))
+    buffers = np.where(counts >= 0, random.integers(0, pool, shape), 0)
+    created = random.random(len(counts)) < 0.3
+    counts, buffers, created = (np.concatenate([one, one[:20]]) for one in (counts, buffers, created))
+    weights = np.append(np.ones(len(counts) - 1), 7.5)
+    visits, turns = _one_step(BATCH, clock)
+    like, pages = _native.path_likelihoods(
+        counts.astype(np.int16), buffers.astype(np.int32), created, weights, hands=hands, pool=pool,
+        visits=visits, turns=turns,
+    )  # fmt: skip
+    assert like.shape == (60, len(GRID))
+    chain = dense_step(BATCH, clock)
+    rest = np.maximum(dense_rest(chain), 1e-14)
+    expected = []
+    for count, buffer, new in zip(counts, buffers, created, strict=True):
+        since = (hands - buffer) * STEPS // pool
+        states = np.where(count >= 0, 1 + count * STEPS + since % STEPS, 0)
+        first = int(np.argmax(count >= 0)) if new and (count >= 0).any() else len(hands) - 1 if new else 0
+        path = np.ones(len(GRID)) if new and (first or count[0] < 0) else rest[:, states[0]]
+        for at in range(first, len(hands) - 1):
+            here = buffer[at] if count[at] >= 0 else buffer[at + 1]
+            steps = int((hands[at + 1] - here) * STEPS // pool - (hands[at] - here) * STEPS // pool)
+            after = rest if steps >= 480 else np.linalg.matrix_power(chain, steps)[:, states[at]]
+            path = path * np.maximum(after[:, states[at + 1]], 1e-7 if steps < 480 else 0.0)
+        expected.append(path / path.max())
+    distance = np.abs(np.array(expected)[:, None] - like).max(axis=2)
+    assert distance.min(axis=1).max() < 1e-9
+    assert np.sort(pages).tolist() == [1.0] * 40 + [2.0] * 19 + [8.5]
+
+
+def test_paths_that_cannot_be_are_refused() -> None:
+    visits, turns = _one_step(BATCH, USUAL)
+    for count, hand in ((6, 9), (-2, 9), (0, 7)):
+        with pytest.raises(ValueError, match="only moves on"):
+            _native.path_likelihoods(
+                np.array([[0, count]], np.int16), np.zeros((1, 2), np.int32), np.zeros(1, bool), np.ones(1),
+                hands=np.array([8, hand]), pool=8, visits=visits, turns=turns,
+            )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -178,20 +216,3 @@ def test_one_snapshot_has_no_path(accesses: np.ndarray[Any, np.dtype[np.uint32]]
     found = judge(path)
     assert found.estimate.level == "refused"
     assert "few-snapshots" in [reason.code for reason in found.estimate.reasons]
-
-
-def test_threads_may_share_a_chain() -> None:
-    """Two that needed the same power at once both added it, and all higher ones were wrong."""
-    batch = np.array([0.6, 0.2, 0.1, 0.05, 0.05])
-    moves = np.arange(_STATES * _STATES)
-    steps = np.full(len(moves), _FORGOTTEN_PASSES * STEPS - 1)
-    expected = _Chain(batch).logs(steps, moves)
-    for _ in range(10):
-        chain, begin = _Chain(batch), threading.Barrier(4)
-
-        def one(chain: _Chain = chain, begin: threading.Barrier = begin) -> bool:
-            begin.wait()
-            return np.array_equal(chain.logs(steps, moves), expected)
-
-        with ThreadPoolExecutor(4) as threads:
-            assert all(each.result() for each in [threads.submit(one) for _ in range(4)])

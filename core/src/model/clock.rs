@@ -34,7 +34,7 @@ pub fn geometric_batch(q: f64) -> Batch {
     batch
 }
 
-type Matrix<const STATES: usize> = [[f64; STATES]; STATES];
+pub(super) type Matrix<const STATES: usize> = [[f64; STATES]; STATES];
 
 /// P(N > k) and P(N = k) for k below the cap, N Poisson with mean x, accurate for small x too; a last 0 follows.
 fn poisson<const STATES: usize>(x: f64) -> ([f64; STATES], [f64; STATES]) {
@@ -118,9 +118,12 @@ fn blend<const STATES: usize>(
     out
 }
 
+/// 2^300: a division by it rounds nothing.
+const LARGE: f64 = (1_u128 << 100) as f64 * (1_u128 << 100) as f64 * (1_u128 << 100) as f64;
+
 /// The stationary law of a Markov chain by state reduction without subtraction, so that even probabilities of 1e-100
 /// keep their leading digits (Grassmann, Taksar and Heyman 1985).
-fn stationary_of<const STATES: usize>(mut chain: Matrix<STATES>) -> [f64; STATES] {
+pub(super) fn stationary_of<const STATES: usize>(mut chain: Matrix<STATES>) -> [f64; STATES] {
     let mut leaving = [0.0; STATES];
     for n in (1..STATES).rev() {
         leaving[n] = chain[n][..n].iter().sum();
@@ -135,6 +138,9 @@ fn stationary_of<const STATES: usize>(mut chain: Matrix<STATES>) -> [f64; STATES
     law[0] = 1.0;
     for n in 1..STATES {
         law[n] = (0..n).map(|i| law[i] * chain[i][n]).sum::<f64>() / leaving[n];
+        while law[n] > LARGE {
+            law = law.map(|p| p / LARGE);
+        }
     }
     let total: f64 = law.iter().sum();
     law.map(|p| p / total)

@@ -314,7 +314,7 @@ def together_doubts(found: Estimate, pool_blocks: int, bounds: Bounds, names: Se
     half = (bounds.above - bounds.below)[: len(sizes)] / 2
     if not len(sizes) or verdict.TOGETHER.level(float(half.max())) is None:
         return []
-    worst = int(np.argmax(half))
+    worst = int(np.argmax(half.round(6)))  # the first, where several are equally far off
     others = sizes != pool_blocks
     wide = (found.high - found.low) / 2 > (verdict.HALF_WIDTH.refused or 0.0)
     unseen = np.isin(sizes, found.unseen_blocks)
@@ -354,5 +354,5 @@ def width_doubts(sizes_blocks: Sequence[int], low: Floats, high: Floats) -> list
     half = np.where(half > (verdict.HALF_WIDTH.refused or 0.0), 0.0, half)
     if not len(half) or half.max() <= verdict.HALF_WIDTH.rough:
         return []
-    worst = int(np.argmax(half))
+    worst = int(np.argmax(half.round(6)))
     return [Doubt("rough", reasons.wide_interval(sizes_blocks[worst] * BLOCK_BYTES, float(half[worst])))]

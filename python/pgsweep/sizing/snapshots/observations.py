@@ -24,6 +24,9 @@ Table = Mapping[str, NDArray[Any]]
 _NAMED = 3
 """How many relations of a group of many are named."""
 
+NEAR_PASSES = 0.9
+"""Clock passes between snapshots, below which the hand has not yet visited what was loaded in between."""
+
 ABSENT_AND_COUNTERS = 7
 """Columns of a class: absent, then usage_count 0 to 5."""
 
@@ -100,6 +103,16 @@ class Observations:
         new = np.ones(len(page), dtype=bool)
         new[1:] = (page[1:] != page[:-1]) | (snapshot[1:] != snapshot[:-1] + 1)
         return order[new]
+
+    @cached_property
+    def loaded(self) -> list[NDArray[np.int64]]:
+        """Of each group, observations of pages loaded since a snapshot from which the hand is not far yet."""
+        appeared = self.appeared[self.snapshot[self.appeared] > 0]
+        near = np.diff(self.hand_buffers) < NEAR_PASSES * self.pool_buffers
+        new = appeared[near[self.snapshot[appeared] - 1] & ~self.created[self.page[appeared]]]
+        group = self.page_group[self.page[new]]
+        order = np.argsort(group, kind="stable")
+        return np.split(new[order], np.searchsorted(group[order], np.arange(1, len(self.groups))))
 
     def classes(
         self, group: int, chosen: Sequence[int] | NDArray[np.int64]

@@ -238,14 +238,14 @@ def _summed_up(like: Floats, pages: Floats, rates: Rates) -> tuple[Floats, Float
     well as they fit all.
     """
     weights = np.maximum(rates.pages / rates.pages.sum(), 1e-9)
-    explained = like / (like @ weights)[:, None]
     log_rate = np.log(GRID)
-    mean = explained @ (weights * log_rate)
-    deviation = np.sqrt(np.maximum(explained @ (weights * log_rate**2) - mean**2, _ALIKE**2))
+    mixed, *moments = (like @ (weights[:, None] * log_rate[:, None] ** np.arange(3))).T
+    mean, square = moments / mixed
+    deviation = np.sqrt(np.maximum(square - mean**2, _ALIKE**2))
     cells = np.rint(np.column_stack([mean, np.log(deviation)]) / _ALIKE)
     _, which = np.unique(cells @ [1e4, 1.0], return_inverse=True)
     order = np.argsort(which, kind="stable")
     begins = np.flatnonzero(np.diff(which[order], prepend=-1))
     together = np.bincount(which, pages).astype(np.float64)
-    found = np.add.reduceat((explained * pages[:, None])[order], begins, axis=0)
+    found = np.add.reduceat(like[order] * (pages / mixed)[order, None], begins, axis=0)
     return found / np.maximum(together, 1e-300)[:, None], together
