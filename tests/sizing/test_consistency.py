@@ -23,7 +23,7 @@ from pgsweep.pg.private.cluster import Cluster
 from pgsweep.pg.session.connect import connect
 from pgsweep.sizing.predict import judge, predict
 from pgsweep.sizing.snapshots.consistency import NONE_DROPPED, Tally, dropped_shares, tally_doubts
-from pgsweep.sizing.snapshots.temporary import hidden_hits
+from pgsweep.sizing.snapshots.temporary import hidden_hits, temporary_hits
 from pgsweep.sizing.snapshots.totals import Totals, read_totals
 from tests.fix_page import load_running
 from tests.fix_process import wait_until
@@ -233,6 +233,24 @@ def test_where_hits_of_temporary_tables_hide_those_of_the_pool_nothing_is_predic
     [doubt] = [one for one in totals.doubts if one.reason.code == "temporary-hide-hits"]
     assert doubt.level == "refused"
     assert hidden_hits(400_000, 300_000, 60) == []
+
+
+@pytest.mark.parametrize(("counted", "expected"), [(95_892, 0.0), (124_000, 26_753.0), (130_000, 28_697.0)])
+def test_hits_of_a_temporary_table_that_its_transaction_drops_are_not_counted(
+    counted: float, expected: float
+) -> None:
+    """REFRESH MATERIALIZED VIEW CONCURRENTLY had 28 697: 31.5% was said to miss, where 24.4% did."""
+    gains = {
+        ("database", "app", "blks_hit"): counted,
+        ("database", "app", "blks_read"): 30_943.0,
+        ("database", "", "blks_hit"): 992.0,
+        ("io", "client backend/relation/normal", "hits"): 95_573.0,
+        ("io", "client backend/relation/bulkread", "hits"): 2_666.0,
+        ("io", "client backend/temp relation/normal", "hits"): 28_697.0,
+    }
+    series = {key: np.array([0.0, value]) for key, value in gains.items()}
+    assert temporary_hits(series, "app", 0.0) == expected
+    assert temporary_hits(series, "app", 27_000.0) == max(expected, 27_000.0), "those that are still there"
 
 
 class Looking(WhenRecording):
