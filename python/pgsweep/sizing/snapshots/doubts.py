@@ -50,6 +50,7 @@ class Part:
         expected_resident: by the fitted rates.
         grows: new blocks are written to its end. Each is visited many times and then no more, which the rates
             show as many pages that come and go.
+        bounded: its pages stay or go together, so that it is not its rates that say what it may miss.
     """
 
     name: str
@@ -58,9 +59,12 @@ class Part:
     seen_resident: float
     expected_resident: float
     grows: bool = False
+    bounded: bool = False
 
 
-def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordered: float) -> list[Doubt]:
+def curve_doubts(
+    curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordered: float, together: Sequence[int] = ()
+) -> list[Doubt]:
     """Return what speaks against a curve, and what else must be known of it.
 
     Args:
@@ -69,10 +73,12 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
         ensemble: at these sizes, and at half and twice today's.
         ordered: share of the misses on pages that come in the order of their blocks, those of relations
             left out whose pages are known to stay or go together.
+        together: groups whose pages stay or go together.
     """
     load, fit, totals = curves.load, curves.fit, curves.load.totals
     pool, resident = load.pool.blocks, load.seen.resident()
-    known = np.flatnonzero(~np.isin(found.sizes_blocks, found.unseen_blocks))
+    # Of a width that comes from what stays or goes together another sentence tells.
+    known = np.flatnonzero(~np.isin(found.sizes_blocks, (*found.unseen_blocks, *found.in_order_blocks)))
     known_sizes = [found.sizes_blocks[at] for at in known.tolist()]
     length = length_doubts(totals, load.seen.snapshots, fit.pass_seconds, by_paths=fit.by_paths)
     return [
@@ -82,7 +88,7 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
         *load_doubts(totals, load.relations),
         *today_doubts(curves.today, totals.miss_ratio, totals.miss_ratio_error),
         *part_doubts(
-            _parts(curves),
+            _parts(curves, together),
             pool,
             seconds=totals.seconds * load.pool.sampling_rate,
             miss_ratio=totals.miss_ratio,
@@ -92,16 +98,23 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
         *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
         *order_doubts(ordered),
         # Both halves of one look show the same residences: they say nothing of a load that moves.
-        *([] if fit.is_one_look(totals.seconds) else _movement_doubts(ensemble)),
+        *([] if fit.is_one_look(totals.seconds) else _movement_doubts(curves, ensemble, together)),
     ]
 
 
-def _movement_doubts(ensemble: Ensemble) -> list[Doubt]:
-    halves, error = [half[-2:] for half in ensemble.halves], ensemble.spread[:, -2:].std(axis=0)
-    return drift_doubts(ensemble.point[-2:], halves, error)
+def _movement_doubts(curves: LoadCurves, ensemble: Ensemble, together: Sequence[int]) -> list[Doubt]:
+    """Return whether the load moves; what stays or goes together has bounds of its own."""
+    pool = curves.load.server.pool_blocks
+    sizes = (max(pool // 2, 1), 2 * pool)
+    own = [curves.part_of(one, sizes, together) for one in (curves.best, *curves.halves)]
+    whole, *halves = (ratios[-2:] for ratios in (ensemble.point, *ensemble.halves))
+    error = ensemble.spread[:, -2:].std(axis=0)
+    return drift_doubts(
+        whole - own[0], [half - out for half, out in zip(halves, own[1:], strict=True)], error
+    )
 
 
-def _parts(curves: LoadCurves) -> list[Part]:
+def _parts(curves: LoadCurves, together: Sequence[int] = ()) -> list[Part]:
     """Return each group, as it was counted and as the model has it today."""
     load, best, rate = curves.load, curves.best, curves.load.pool.sampling_rate
     resident, counted, growth = load.seen.resident(), load.group_misses, load.growth
@@ -120,6 +133,7 @@ def _parts(curves: LoadCurves) -> list[Part]:
                 seen_resident=float(resident[g]),
                 expected_resident=best.rates[g].resident(),
                 grows=float(growth[g]) > _GROWTH * expected / rate,
+                bounded=g in together,
             )
         )
     return parts
@@ -205,22 +219,26 @@ def part_doubts(
         far = "refused" in (verdict.MISSES.level(share), _level_of_misses(wrong, miss_ratio))
         reason = reasons.misses_not_explained(worst.name, worst.expected_misses, worst.counted_misses)
         doubts.append(Doubt("refused" if far else "rough", reason))
-    apart = sum(abs(p.seen_resident - p.expected_resident) for p in parts) / max(pool, 1.0)
+    of_rates = [part for part in parts if not part.bounded]
+    apart = sum(abs(p.seen_resident - p.expected_resident) for p in of_rates) / max(pool, 1.0)
     if level := verdict.CONTENTS.level(apart):
-        worst = max(parts, key=lambda p: abs(p.seen_resident - p.expected_resident))
+        worst = max(of_rates, key=lambda p: abs(p.seen_resident - p.expected_resident))
         reason = reasons.contents_not_explained(worst.name, worst.expected_resident, worst.seen_resident)
         doubts.append(Doubt(level, reason))
     return doubts
 
 
-def unexplained_misses(curves: LoadCurves) -> float:
+def unexplained_misses(curves: LoadCurves, together: Sequence[int]) -> float:
     """Return which share of the accesses are misses that nothing explains, where it is much of the accesses.
 
     Where most accesses miss, that refuses no curve: it widens the interval instead.
+
+    Args:
+        together: groups whose pages stay or go together, whose misses have bounds of their own.
     """
     load = curves.load
     seconds = load.totals.seconds * load.pool.sampling_rate
-    _, wrong = _unexplained(_parts(curves), seconds, load.replayed_misses)
+    _, wrong = _unexplained(_parts(curves, together), seconds, load.replayed_misses)
     found = wrong * load.totals.miss_ratio
     return found if verdict.MISSES_OF_ACCESSES.level(found) == "refused" else 0.0
 
@@ -236,7 +254,7 @@ def _unexplained(parts: Sequence[Part], seconds: float, uncounted: float) -> tup
     explained = min(uncounted / more, 1.0) if more > 0 else 0.0
     off = []
     for part in parts:
-        apart = part.expected_misses - part.counted_misses
+        apart = 0.0 if part.bounded else part.expected_misses - part.counted_misses
         # With few misses a difference may be chance: three standard errors are taken off.
         chance = 3 * float(np.sqrt(max(part.counted_misses, 0) / seconds))
         off.append(max(abs(apart) - max(apart, 0.0) * explained - chance, 0.0))
