@@ -24,7 +24,7 @@ from pgsweep.pg.session.connect import connect
 from pgsweep.sizing.predict import judge, predict
 from pgsweep.sizing.snapshots.consistency import NONE_DROPPED, Tally, dropped_shares, tally_doubts
 from pgsweep.sizing.snapshots.temporary import hidden_hits, temporary_hits
-from pgsweep.sizing.snapshots.totals import Totals, read_totals
+from pgsweep.sizing.snapshots.totals import Totals, read_totals, with_indexes
 from tests.fix_page import load_running
 from tests.fix_process import wait_until
 from tests.fix_recording import WhenRecording
@@ -251,6 +251,17 @@ def test_hits_of_a_temporary_table_that_its_transaction_drops_are_not_counted(
     series = {key: np.array([0.0, value]) for key, value in gains.items()}
     assert temporary_hits(series, "app", 0.0) == expected
     assert temporary_hits(series, "app", 27_000.0) == max(expected, 27_000.0), "those that are still there"
+
+
+def test_a_vacuum_of_a_table_reads_its_indexes_as_well() -> None:
+    """Usage counts gave 24 misses a second of an index, and 57 were counted: all sizes were refused."""
+    relations = {
+        "oid": np.array([9, 10, 11, 12]),
+        "table_oid": np.array([9, 9, 9, 12]),
+        "kind": np.array(["r", "i", "t", "r"], dtype=object),
+    }
+    vacuums = with_indexes(np.array([0.2, 0.0, 0.1, 0.3]), relations)
+    assert vacuums.tolist() == [0.2, 0.2, 0.1, 0.3]
 
 
 class Looking(WhenRecording):

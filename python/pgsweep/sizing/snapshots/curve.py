@@ -196,6 +196,11 @@ class Curve:
                 found[index] = np.interp(np.log(passes), np.log(PASS_SCALES), missed)
         return passes, found
 
+    def resident_of(self, index: int, pages: Floats, blocks: int, passes: float) -> float:
+        """Return how many pages of a group, all `pages` of it, a pool of that size and clock pass holds."""
+        there, _ = self._of_group(index, pages, blocks)
+        return float(np.interp(np.log(passes), np.log(PASS_SCALES), there))
+
     @property
     def simulated_flows(self) -> list[Flow]:
         """Each group's flow with its change; what is left out or always in the pool is not scanned."""

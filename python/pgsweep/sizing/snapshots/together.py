@@ -6,8 +6,8 @@ such a relation can miss is bounded all the same: in a larger pool no more than 
 no less than today and no more than its pages are visited. For how long pages were away bounds it further.
 
 So it widens the interval by what it can do, and the other relations are predicted as always. These have the
-room that it leaves: where it holds more pages than its rates explain, it may hold more of them still in a
-larger pool.
+room that it leaves. How many pages it holds in another pool is not known: in a larger one between as many as
+today and as many more as a clock pass is longer.
 """
 
 from __future__ import annotations
@@ -70,9 +70,6 @@ def bounds_of(curves: LoadCurves, sizes_blocks: Sequence[int], groups: Sequence[
     load, best = curves.load, curves.best
     pool, rate = load.pool, load.pool.sampling_rate
     _, today = best.curve.by_group(best.pages, pool.blocks)
-    seen, expected = load.seen.resident(), [own.resident() for own in best.rates]
-    # The longer a pass takes, the more pages stay as these do.
-    unexplained = sum(float(seen[group]) - expected[group] for group in groups)
     absences = Absences.of(load.seen)
     for number, size in enumerate(sizes_blocks):
         passes, misses = best.curve.by_group(best.pages, round(size * rate))
@@ -85,13 +82,37 @@ def bounds_of(curves: LoadCurves, sizes_blocks: Sequence[int], groups: Sequence[
             least = most = misses
         below[number] = float((least - misses)[chosen].sum())
         above[number] = float((most - misses)[chosen].sum())
-        off = round(float(np.clip(unexplained * (passes - 1), -size / 2, size / 2)))
-        _, shifted = best.curve.by_group(best.pages, round(size * rate) - off)
-        moved = float(np.delete(shifted - misses, chosen).sum())
-        below[number] += min(moved, 0.0)
-        above[number] += max(moved, 0.0)
+        moved = []
+        for more in _other_room(curves, round(size * rate), passes, chosen):
+            _, shifted = best.curve.by_group(best.pages, round(size * rate) - more)
+            moved.append(float(np.delete(shifted - misses, chosen).sum()))
+        # Both are hardly ever at their ends at once.
+        below[number] = -np.hypot(below[number], min(*moved, 0.0))
+        above[number] = np.hypot(above[number], max(*moved, 0.0))
     scale = load.agreement / rate / max(curves.accesses_per_second, 1e-9)
     return Bounds(below=below * scale, above=above * scale)
+
+
+def _other_room(curves: LoadCurves, size: int, passes: float, groups: NDArray[np.int64]) -> tuple[int, ...]:
+    """Return by how many pages more than the curve has it these groups may fill a pool; fewer are negative.
+
+    What they hold today beyond their rates the curve has in every pool: it may be as much more as a pass is
+    longer. And pages of which the rates make many that come seldom may come for a while and then no more: a
+    larger pool then holds as many as today.
+
+    Args:
+        curves: of the load.
+        size: of the pool, of the blocks that were sampled.
+        passes: time of a clock pass relative to today's.
+        groups: whose pages stay or go together.
+    """
+    best, seen = curves.best, curves.load.seen.resident()
+    unexplained = sum(float(seen[group]) - best.rates[group].resident() for group in groups.tolist())
+    found = [unexplained * (passes - 1)]
+    if size > curves.load.pool.blocks:
+        there = [best.curve.resident_of(group, best.pages[group], size, passes) for group in groups.tolist()]
+        found.append(min(float(seen[groups].sum()) - unexplained - sum(there), 0.0))
+    return tuple(round(float(np.clip(more, -size / 2, size / 2))) for more in found)
 
 
 def widened_sizes(sizes_blocks: Sequence[int], low: Floats, high: Floats, bounds: Bounds) -> tuple[int, ...]:

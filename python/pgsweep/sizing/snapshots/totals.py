@@ -114,7 +114,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         gained_by = np.array([gains.get((oid, name), 0.0) for oid in oids])
         return gained_by * shares * later / span if span > 0 else np.zeros(len(oids))
 
-    vacuums = rates("vacuum_count") + rates("autovacuum_count")
+    vacuums = with_indexes(rates("vacuum_count") + rates("autovacuum_count"), relations)
     misses, is_table = rates("blks_read"), np.isin(relations["kind"], ["r", "m", "t"])
     # The counter of an index is that of index scans, and they have no ring.
     scans = np.where(is_table, rates("scans"), 0.0)
@@ -237,6 +237,13 @@ def _tally(
         relations=sum(value for known, value in found if known),
         temporary=sum(value for known, value in found if not known),
     )
+
+
+def with_indexes(vacuums: Floats, relations: Table) -> Floats:
+    """Return the number of vacuums of each relation: VACUUM of a table reads its indexes as well."""
+    of_table = dict(zip(relations["oid"].tolist(), vacuums.tolist(), strict=True))
+    indexes = np.array([of_table.get(oid, 0.0) for oid in relations["table_oid"].tolist()])
+    return np.where(np.asarray(relations["kind"]) == "i", indexes, vacuums)
 
 
 def _ring_accesses(series: _Series, database: str, span: float, context: str) -> float | None:
