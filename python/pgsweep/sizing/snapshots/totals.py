@@ -242,7 +242,9 @@ def _tally(
 def with_indexes(vacuums: Floats, relations: Table) -> Floats:
     """Return the number of vacuums of each relation: VACUUM of a table reads its indexes as well."""
     of_table = dict(zip(relations["oid"].tolist(), vacuums.tolist(), strict=True))
-    indexes = np.array([of_table.get(oid, 0.0) for oid in relations["table_oid"].tolist()])
+    indexes = np.array(
+        [of_table.get(oid, 0.0) for oid in relations.get("table_oid", relations["oid"]).tolist()]
+    )
     return np.where(np.asarray(relations["kind"]) == "i", indexes, vacuums)
 
 
