@@ -4,6 +4,7 @@
     make bench NAME=jobs OPTIONS="--run queue,shop --keep DIR"         run loads on the wheel's PostgreSQL 18
     make bench NAME=jobs OPTIONS="--run all --version debian --keep DIR"   on Debian's 15
     make bench NAME=jobs OPTIONS="--keep DIR --write"                  predict again from what is kept
+    make bench NAME=jobs OPTIONS="--in-order"                          of loads whose pages come in order
 
 A load is run as a case of benchmarks/calibration is: one aged database, a copy for each size, four counted
 stretches, and once more at today's size with all three recordings at once. DIR/LOAD-VERSION holds evidence
@@ -17,7 +18,7 @@ import json
 import lzma
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,17 @@ import psycopg
 from benchmarks.calibration.bench import BINDIRS, line, parse_lines
 from benchmarks.calibration.cases import Case, Lengths, read_case, run_case
 from benchmarks.calibration.evaluate import Outcome, Point, evaluate
+from benchmarks.calibration.specification import Specification
+from benchmarks.jobs import in_order
 from benchmarks.jobs.loads import LOADS
 from pgsweep.errors import PgsweepError
 from pgsweep.units import Z90
 
 HERE = Path(__file__).parent
 LINES = HERE / "cases.jsonl.xz"
+LINES_IN_ORDER = HERE / "in_order.jsonl.xz"
 LENGTHS = Lengths(age_seconds=25.0, warm_seconds=30.0, hurry=4.0, stretch_seconds=11.0)
+LENGTHS_IN_ORDER = Lengths(age_seconds=25.0, warm_seconds=90.0, hurry=6.0, stretch_seconds=11.0)
 NEAR = (0.5, 2.0)
 SILENT_ERROR = 0.03
 
@@ -42,16 +47,20 @@ SILENT_ERROR = 0.03
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, judge, print the summary."""
     options = _parser().parse_args(arguments)
+    loads, lengths, lines = LOADS, LENGTHS, LINES
+    if options.in_order:
+        loads, lengths, lines = in_order.LOADS, LENGTHS_IN_ORDER, LINES_IN_ORDER
     if options.run:
-        run(list(LOADS) if options.run == "all" else options.run.split(","), options.version, options.keep)
+        chosen = loads if options.run == "all" else {name: loads[name] for name in options.run.split(",")}
+        run(chosen, options.version, options.keep, lengths)
     if options.keep is None:
-        outcomes = parse_lines(lzma.decompress(LINES.read_bytes()).decode().splitlines())
+        outcomes = parse_lines(lzma.decompress(lines.read_bytes()).decode().splitlines())
     else:
         outcomes = [outcome for path in sorted(options.keep.glob("*/case.json")) for outcome in judged(path)]
         for outcome in outcomes:
             print(line(outcome), file=sys.stderr)
     if options.write:
-        LINES.write_bytes(lzma.compress("".join(line(outcome) + "\n" for outcome in outcomes).encode()))
+        lines.write_bytes(lzma.compress("".join(line(outcome) + "\n" for outcome in outcomes).encode()))
     print(json.dumps(summary(outcomes)))
     return 0
 
@@ -61,21 +70,26 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", default="", help=f"all, or some of {','.join(LOADS)}")
+    parser.add_argument(
+        "--in-order", action="store_true", help=f"other loads: {','.join(in_order.LOADS)}, and their samples"
+    )
     parser.add_argument("--version", choices=sorted(BINDIRS), default="wheel", help="which server")
     parser.add_argument("--keep", type=Path, help="folder of evidence and truth")
     parser.add_argument("--write", action="store_true", help="make the committed samples of what is kept")
     return parser
 
 
-def run(loads: Sequence[str], version: str, folder: Path) -> None:
+def run(
+    loads: Mapping[str, Callable[[], Specification]], version: str, folder: Path, lengths: Lengths
+) -> None:
     """Run the loads that are not there yet; one that fails is named and left out."""
     folder.mkdir(parents=True, exist_ok=True)
-    for load in loads:
-        kept = folder / f"{load}-{version}"
+    for name, load in loads.items():
+        kept = folder / f"{name}-{version}"
         if (kept / "case.json").exists():
             continue
         try:
-            case = run_case(LOADS[load](), kept, bindir=BINDIRS[version], lengths=LENGTHS)
+            case = run_case(load(), kept, bindir=BINDIRS[version], lengths=lengths)
         except (PgsweepError, psycopg.Error) as error:
             print(f"{kept.name} failed: {error} ({getattr(error, 'cause', None)})", file=sys.stderr)
             continue

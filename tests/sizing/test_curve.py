@@ -97,6 +97,35 @@ def test_vacuum_misses_what_the_rates_leave_of_the_misses(vacuumed: float) -> No
     assert curve.expected_misses([cold.pages]) == [pytest.approx(own, rel=0.01)]
 
 
+def test_what_a_vacuum_leaves_of_its_ring_the_next_one_keeps() -> None:
+    """It comes each two and a half passes today, and twice in one where a pass takes five times as long."""
+    others, table = group(100_000, 0.05), group(10_000, 0.02)
+    flow = Flow(
+        misses=misses_per_second(table, 1.0) + 800 * absent(table, 1.0),
+        vacuumed=800.0,
+        vacuums=0.08,
+        scanned_blocks=10_000,
+    )
+    flows = [Flow(misses=misses_per_second(others, 1.0)), flow]
+    pool = replace(
+        pool_of(round(others.resident() + table.resident()), flows), vacuum_ring_blocks=lambda _: 256
+    )
+    pages = [others.pages, table.pages]
+
+    def missed(blocks: float, seconds: float) -> float:
+        curve = Curve([others, table], PASS_SECONDS, pool, settled_seconds=seconds)
+        return float(curve.by_group(pages, round(blocks))[1][1])
+
+    plain = Curve([others, table], PASS_SECONDS, replace(pool, vacuum_ring_blocks=lambda _: 0))
+    assert missed(pool.blocks, np.inf) == pytest.approx(flow.misses, rel=0.01), "today's are counted"
+    smaller = plain.by_group(pages, pool.blocks // 2)[1][1]
+    assert missed(pool.blocks // 2, np.inf) == pytest.approx(smaller, rel=0.02)
+    larger = 100_000 * (1 - absent(others, 5.0)) + 10_000
+    without = plain.by_group(pages, round(larger))[1][1]
+    assert missed(larger, 0.0) == pytest.approx(without, rel=0.1)
+    assert missed(larger, np.inf) < 0.3 * without < missed(larger, 60.0) < 0.95 * without
+
+
 TABLE_BLOCKS = 3000
 SCANS_PER_SECOND = 1.0
 COLD = group(100_000, 0.05)

@@ -58,6 +58,16 @@ def test_a_size_with_a_wide_interval_is_not_known() -> None:
     assert without_unknown(curve([0.02, 0.039]))[1] == []
 
 
+def test_what_no_longer_recording_shows_is_said_to_need_a_trace() -> None:
+    wide = replace(curve([0.01, 0.05, 0.06]), in_order_blocks=(4096,))
+    kept, unknown = without_unknown(wide)
+    assert unknown == [2048, 4096]
+    assert [reason.text.split(": ")[1] for reason in kept.reasons] == [
+        "record for longer; nearer to today's size it is known better",
+        "take a trace (record --source trace)",
+    ]
+
+
 def test_a_curve_without_any_known_size_is_refused() -> None:
     kept, unknown = without_unknown(curve([0.05, 0.2, 0.3]))
     assert kept.level == "refused" and unknown == [1024, 2048, 4096]

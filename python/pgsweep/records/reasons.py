@@ -88,12 +88,10 @@ def evidence(text: str) -> str:
 
 
 @reason_kind
-def size_not_known(sizes_bytes: Sequence[int], most_width: float) -> str:
+def size_not_known(sizes_bytes: Sequence[int], most_width: float, *, in_order: bool = False) -> str:
     """The interval at some size is too wide for a value to be shown."""
-    return (
-        f"at {_named(sizes_bytes)} the miss ratio is not known to ± {format_percent(most_width)}: record for "
-        "longer; nearer to today's size it is known better"
-    )
+    cure = _TRACE if in_order else "record for longer; nearer to today's size it is known better"
+    return f"at {_named(sizes_bytes)} the miss ratio is not known to ± {format_percent(most_width)}: {cure}"
 
 
 @reason_kind

@@ -92,6 +92,15 @@ def scans_linger(from_bytes: int, relation: str, fresh: float, soon: float, sett
 
 
 @reason_kind
+def vacuums_linger(size_bytes: int, relation: str, least: float, most: float) -> str:
+    """What VACUUM leaves behind depends on how long the server has run."""
+    return (
+        f"at {format_bytes(size_bytes)}, VACUUM of {relation} keeps what its rings left there: between "
+        f"{percent2(least)} and {percent2(most)} miss, the less the longer the server runs"
+    )
+
+
+@reason_kind
 def scans_seen_once(size_bytes: int, share: float) -> str:
     """A table was scanned once, so it is not known what the next scan finds."""
     return (

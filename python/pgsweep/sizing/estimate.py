@@ -34,6 +34,8 @@ class Estimate:
         level: how far the curve may be trusted; where it is refused its numbers are for tests only.
         reasons: every reason for caution, the gravest first.
         unseen_blocks: of the sizes, those at which what decides takes too short a time for snapshots.
+        in_order_blocks: of the sizes, those whose interval is wide because pages stay or go together, which
+            no longer recording shows.
         replayed_today: what replay from the pool's own contents gives at today's size, where `miss_ratio` is
             the counted one.
         too_small_blocks: of the sizes, those that hold little more than what is kept in the pool.
@@ -53,6 +55,7 @@ class Estimate:
     level: Level
     reasons: list[Reason] = field(default_factory=list)
     unseen_blocks: tuple[int, ...] = ()
+    in_order_blocks: tuple[int, ...] = ()
     replayed_today: float | None = None
     too_small_blocks: tuple[int, ...] = ()
     off_today: float = 0.0
@@ -94,9 +97,11 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
         return found, []
     none_left: Level = "refused" if left_out.all() else "reliable"
     doubts = [Doubt(found.level, reason) for reason in found.reasons]
-    if (wide & ~unseen).any():
-        reason = reasons.size_not_known(_bytes(found, wide & ~unseen), _UNKNOWN_WIDTH)
-        doubts.append(Doubt("refused" if left_out.all() else "rough", reason))
+    in_order = np.isin(found.sizes_blocks, found.in_order_blocks)
+    for ordered, chosen in ((False, wide & ~unseen & ~in_order), (True, wide & ~unseen & in_order)):
+        if chosen.any():
+            reason = reasons.size_not_known(_bytes(found, chosen), _UNKNOWN_WIDTH, in_order=ordered)
+            doubts.append(Doubt("refused" if left_out.all() else "rough", reason))
     if unseen.any():
         reason = reasons.size_not_shown(_bytes(found, unseen), BRIEF_PASS_SECONDS, UNSEEN_PASSES)
         doubts.append(Doubt(none_left, reason))

@@ -165,11 +165,14 @@ class Curve:
         return rates
 
     def _rings(self, blocks: int) -> tuple[int | None, ...]:
-        """Return the ring size of each group that is scanned, None without a ring, in a pool of that size."""
-        return tuple(
-            self.pool.ring_blocks(blocks) if side.flow.ringed(blocks) else None
-            for side in self.sides
-            if side.flow.scans > 0
+        """Return the ring size of each group that is scanned, None without a ring, in a pool of that size.
+
+        And at last that of VACUUM.
+        """
+        scanned = (side.flow for side in self.sides if side.flow.scans > 0)
+        return (
+            *(self.pool.ring_blocks(blocks) if flow.ringed(blocks) else None for flow in scanned),
+            self.pool.vacuum_ring_blocks(blocks),
         )
 
     def pass_seconds_at(self, pages: list[Floats], blocks: int) -> float:
@@ -192,6 +195,11 @@ class Curve:
                 _, missed = self._of_group(index, group_pages, blocks)
                 found[index] = np.interp(np.log(passes), np.log(PASS_SCALES), missed)
         return passes, found
+
+    def resident_of(self, index: int, pages: Floats, blocks: int, passes: float) -> float:
+        """Return how many pages of a group, all `pages` of it, a pool of that size and clock pass holds."""
+        there, _ = self._of_group(index, pages, blocks)
+        return float(np.interp(np.log(passes), np.log(PASS_SCALES), there))
 
     @property
     def simulated_flows(self) -> list[Flow]:
@@ -271,23 +279,44 @@ class Curve:
     def _tables(self, side: Side, blocks: int) -> tuple[Floats, Floats]:
         """Return how often a scan misses and the share of time absent, shape (clock passes, grid)."""
         flow, beside = side.flow, side.beside
-        if not flow.ringed(blocks):
-            return side.among
-        if flow.scans <= 0:
-            return beside, beside
-        absent = beside * (1 - self._left_by_rings(flow, blocks))[:, None]
-        return absent, absent
+        missed, absent = side.among
+        if flow.ringed(blocks):
+            missed = absent = beside
+            if flow.scans > 0:
+                left = flow.participants * self.pool.ring_blocks(blocks) / flow.scanned_blocks
+                missed = absent = beside * (1 - self._gathered(left, flow.scans))[:, None]
+        if flow.vacuumed > 0 and flow.vacuums > 0:
+            # What lies there today the rates show.
+            away = (1 - self._left_by_vacuum(flow, blocks)) / (
+                1 - min(float(_today(self._left_by_vacuum(flow, self.pool.blocks))), 0.99)
+            )
+            away = np.minimum(away, 1.0)[:, None]
+            missed, absent = missed * away, absent * away
+        return missed, absent
 
-    def _left_by_rings(self, flow: Flow, blocks: int) -> Floats:
-        """Return which part of a relation lies in the pool because rings of scans were left there, by pass.
+    def _left_by_vacuum(self, flow: Flow, blocks: int) -> Floats:
+        """Return which part of a table lies in the pool because rings of VACUUM were left there, by pass.
 
-        A ring's buffers stay when its scan ends, and a later scan that finds such a page keeps it: it raises
-        a count of 0 to 1 (bufmgr.c, PinBuffer). So where scans come more often than the hand, every scan adds
-        its ring to what the others left, until all of the relation is there.
+        It skips what is all visible, and the next one is taken to visit any page as likely as this one did.
         """
-        left = flow.participants * self.pool.ring_blocks(blocks) / flow.scanned_blocks
-        lost, _ = loop_absent(flow.scans * self.pass_seconds * PASS_SCALES)
-        most = left * (1 + self._settled_seconds * flow.scans) if left > 0 else 0.0
+        visited = min(flow.vacuumed / flow.vacuums, flow.scanned_blocks)
+        share = visited / max(flow.scanned_blocks, 1.0)
+        left = min(self.pool.vacuum_ring_blocks(blocks) / max(visited, 1.0), 1.0)
+        return share * self._gathered(left, share * flow.vacuums)
+
+    def _gathered(self, left: float, per_second: float) -> Floats:
+        """Return which part of a relation lies in the pool because rings were left there, by clock pass.
+
+        A ring's buffers stay when its scan or VACUUM ends, and a later one that finds such a page keeps it:
+        it raises a count of 0 to 1 (bufmgr.c, PinBuffer). So where they come more often than the hand, each
+        adds its ring to what the others left, until all that they visit is there.
+
+        Args:
+            left: which part each leaves.
+            per_second: how many there are.
+        """
+        lost, _ = loop_absent(per_second * self.pass_seconds * PASS_SCALES)
+        most = left * (1 + self._settled_seconds * per_second) if left > 0 else 0.0
         gathered = np.minimum(left / np.maximum(lost, 1e-6), most)
         return np.minimum(gathered, 1.0)
 

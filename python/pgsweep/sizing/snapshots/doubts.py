@@ -54,6 +54,7 @@ class Part:
         expected_resident: by the fitted rates.
         grows: new blocks are written to its end. Each is visited many times and then no more, which the rates
             show as many pages that come and go.
+        bounded: its pages stay or go together, so that it is not its rates that say what it may miss.
     """
 
     name: str
@@ -62,9 +63,12 @@ class Part:
     seen_resident: float
     expected_resident: float
     grows: bool = False
+    bounded: bool = False
 
 
-def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordered: float) -> list[Doubt]:
+def curve_doubts(
+    curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordered: float, together: Sequence[int] = ()
+) -> list[Doubt]:
     """Return what speaks against a curve, and what else must be known of it.
 
     Args:
@@ -73,12 +77,13 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
         ensemble: at these sizes, and at half and twice today's.
         ordered: share of the misses on pages that come in the order of their blocks, those of relations
             left out whose pages are known to stay or go together.
+        together: groups whose pages stay or go together.
     """
     load, fit, totals = curves.load, curves.fit, curves.load.totals
     pool, resident = load.pool.blocks, load.seen.resident()
-    known = np.flatnonzero(~np.isin(found.sizes_blocks, found.unseen_blocks))
+    # Of a width that comes from what stays or goes together another sentence tells.
+    known = np.flatnonzero(~np.isin(found.sizes_blocks, (*found.unseen_blocks, *found.in_order_blocks)))
     known_sizes = [found.sizes_blocks[at] for at in known.tolist()]
-    short = curves.short if fit.by_paths else 0.0
     length = length_doubts(totals, load.seen.snapshots, fit.pass_seconds, by_paths=fit.by_paths)
     return [
         *totals.doubts,
@@ -87,7 +92,7 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
         *load_doubts(totals, load.relations),
         *today_doubts(curves.today, totals.miss_ratio, totals.miss_ratio_error),
         *part_doubts(
-            _parts(curves),
+            _parts(curves, together),
             pool,
             seconds=totals.seconds * load.pool.sampling_rate,
             miss_ratio=totals.miss_ratio,
@@ -97,17 +102,22 @@ def curve_doubts(curves: LoadCurves, found: Estimate, ensemble: Ensemble, ordere
         *scan_doubts(totals, load.relations, (load.server.pool_blocks, *found.sizes_blocks)),
         *order_doubts(ordered),
         # Both halves of one look show the same residences: they say nothing of a load that moves.
-        *([] if fit.is_one_look(totals.seconds) else _movement_doubts(ensemble, short)),
+        *([] if fit.is_one_look(totals.seconds) else _movement_doubts(curves, ensemble, together)),
     ]
 
 
-def _movement_doubts(ensemble: Ensemble, short: float) -> list[Doubt]:
-    halves, error = [half[-2:] for half in ensemble.halves], ensemble.spread[:, -2:].std(axis=0)
-    # Halves of a short recording find rare pages rarer than the whole does, whether or not the load moves.
-    return drift_doubts(ensemble.point[-2:], halves, error + _OF_SHORT * short)
+def _movement_doubts(curves: LoadCurves, ensemble: Ensemble, together: Sequence[int]) -> list[Doubt]:
+    """Return whether the load moves; what stays or goes together has bounds of its own."""
+    pool = curves.load.server.pool_blocks
+    sizes = (max(pool // 2, 1), 2 * pool)
+    own = [curves.part_of(one, sizes, together) for one in (curves.best, *curves.halves)]
+    whole, *halves = (ratios[-2:] for ratios in (ensemble.point, *ensemble.halves))
+    error = ensemble.spread[:, -2:].std(axis=0)
+    rest = [half - out for half, out in zip(halves, own[1:], strict=True)]
+    return drift_doubts(whole - own[0], rest, error, short=curves.short if curves.fit.by_paths else 0.0)
 
 
-def _parts(curves: LoadCurves) -> list[Part]:
+def _parts(curves: LoadCurves, together: Sequence[int] = ()) -> list[Part]:
     """Return each group, as it was counted and as the model has it today."""
     load, best, rate = curves.load, curves.best, curves.load.pool.sampling_rate
     resident, counted, growth = load.seen.resident(), load.group_misses, load.growth
@@ -126,6 +136,7 @@ def _parts(curves: LoadCurves) -> list[Part]:
                 seen_resident=float(resident[g]),
                 expected_resident=best.rates[g].resident(),
                 grows=float(growth[g]) > _GROWTH * expected / rate,
+                bounded=g in together,
             )
         )
     return parts
@@ -211,22 +222,26 @@ def part_doubts(
         far = "refused" in (verdict.MISSES.level(share), _level_of_misses(wrong, miss_ratio))
         reason = reasons.misses_not_explained(worst.name, worst.expected_misses, worst.counted_misses)
         doubts.append(Doubt("refused" if far else "rough", reason))
-    apart = sum(abs(p.seen_resident - p.expected_resident) for p in parts) / max(pool, 1.0)
+    of_rates = [part for part in parts if not part.bounded]
+    apart = sum(abs(p.seen_resident - p.expected_resident) for p in of_rates) / max(pool, 1.0)
     if level := verdict.CONTENTS.level(apart):
-        worst = max(parts, key=lambda p: abs(p.seen_resident - p.expected_resident))
+        worst = max(of_rates, key=lambda p: abs(p.seen_resident - p.expected_resident))
         reason = reasons.contents_not_explained(worst.name, worst.expected_resident, worst.seen_resident)
         doubts.append(Doubt(level, reason))
     return doubts
 
 
-def unexplained_misses(curves: LoadCurves) -> float:
+def unexplained_misses(curves: LoadCurves, together: Sequence[int]) -> float:
     """Return which share of the accesses are misses that nothing explains, where it is much of the accesses.
 
     Where most accesses miss, that refuses no curve: it widens the interval instead.
+
+    Args:
+        together: groups whose pages stay or go together, whose misses have bounds of their own.
     """
     load = curves.load
     seconds = load.totals.seconds * load.pool.sampling_rate
-    _, wrong = _unexplained(_parts(curves), seconds, load.replayed_misses)
+    _, wrong = _unexplained(_parts(curves, together), seconds, load.replayed_misses)
     found = wrong * load.totals.miss_ratio
     return found if verdict.MISSES_OF_ACCESSES.level(found) == "refused" else 0.0
 
@@ -242,7 +257,7 @@ def _unexplained(parts: Sequence[Part], seconds: float, uncounted: float) -> tup
     explained = min(uncounted / more, 1.0) if more > 0 else 0.0
     off = []
     for part in parts:
-        apart = part.expected_misses - part.counted_misses
+        apart = 0.0 if part.bounded else part.expected_misses - part.counted_misses
         # With few misses a difference may be chance: three standard errors are taken off.
         chance = 3 * float(np.sqrt(max(part.counted_misses, 0) / seconds))
         off.append(max(abs(apart) - max(apart, 0.0) * explained - chance, 0.0))
@@ -323,7 +338,9 @@ def together_doubts(found: Estimate, pool_blocks: int, bounds: Bounds, names: Se
     return [Doubt(level, reasons.one_after_the_other(names, sizes[worst] * BLOCK_BYTES, float(half[worst])))]
 
 
-def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list[Doubt]:
+def drift_doubts(
+    whole: Floats, halves: Sequence[Floats], error: Floats, *, short: float = 0.0
+) -> list[Doubt]:
     """Return what speaks against a curve of a load that moves from page to page.
 
     What moves shows few pages that are read often in each half, and many that are read seldom in the whole:
@@ -334,12 +351,14 @@ def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list
         whole: miss ratios at half and twice today's size.
         halves: the same from each half of the recording; none where they are too short.
         error: standard errors of `whole`.
+        short: by how much more the curve errs for each doubling of the size, since the recording is short.
+            Its halves find rare pages rarer than the whole does, whether or not the load moves.
     """
     if len(halves) < 2:
         return [Doubt("rough", reasons.halves_not_compared())]
     apart = whole - np.mean(halves, axis=0)
     halved = float(np.mean([half[1] for half in halves]))
-    chance = error + _CERTAIN_ERROR
+    chance = error + _CERTAIN_ERROR + _OF_SHORT * short
     drift = float(min(-apart[0] / chance[0], apart[1] / chance[1]))
     most = float(np.abs(apart).max())
     if verdict.DRIFT_DEVIATIONS.level(drift) is None or most < verdict.DRIFT_MATTERS:

@@ -138,6 +138,13 @@ class LoadCurves:
         temporary = load.temporary_ratio * load.accesses_per_second * self.change.factor
         return (missed + temporary) / max(self.accesses_per_second, 1e-9)
 
+    def part_of(self, fitted: FittedCurve, sizes: Sequence[int], groups: Sequence[int]) -> Floats:
+        """Return the misses of some groups for each access of the database, at these sizes."""
+        rate, chosen = self.load.pool.sampling_rate, list(groups)
+        each = (fitted.curve.by_group(fitted.pages, round(size * rate))[1] for size in sizes)
+        missed = np.array([found[chosen].sum() for found in each]) * self.load.agreement / rate
+        return np.asarray(missed / max(self.accesses_per_second, 1e-9))
+
     @cached_property
     def today(self) -> float:
         """The miss ratio at today's size."""
@@ -205,9 +212,12 @@ class LoadCurves:
             self._curve([replace(own, hot_batch=own.batch) for own in rates]),
             self._curve([replace(own, hot_batch=SINGLE) for own in rates]),
         ]
-        if any(side.flow.scans > 0 for side in self.best.curve.sides):
-            # How regularly scans come, and for how long their rings have gathered in a pool.
+        flows = [side.flow for side in self.best.curve.sides]
+        if any(flow.scans > 0 for flow in flows):
+            # How regularly scans come.
             bounds += [self._curve(rates, regularity=regularity) for regularity in (0.0, 1.0)]
+        if any(flow.scans > 0 or flow.vacuums > 0 for flow in flows):
+            # For how long rings have gathered in a pool.
             bounds += [self._curve(rates, settled_seconds=seconds) for seconds in (0.0, np.inf)]
         return bounds
 

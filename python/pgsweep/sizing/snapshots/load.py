@@ -47,6 +47,7 @@ class Flow:
         scanned_blocks: size of the relation that they scan.
         participants: processes that take part in a scan, each with a ring of its own.
         vacuumed: blocks that VACUUM visits, at most.
+        vacuums: by hand and by autovacuum.
     """
 
     misses: float
@@ -56,6 +57,7 @@ class Flow:
     scanned_blocks: float = 0.0
     participants: float = 1.0
     vacuumed: float = 0.0
+    vacuums: float = 0.0
 
     @property
     def scan_accesses(self) -> float:
@@ -76,6 +78,7 @@ class SampledPool:
         seconds: for how long misses were counted.
         flows: of each group.
         ring_blocks: buffers of a scan's ring in a pool of that many blocks.
+        vacuum_ring_blocks: the same of a VACUUM's.
         sampling_rate: share of blocks that were taken.
         extensions_are_reads: a new block counts as a miss (before 16).
     """
@@ -84,6 +87,7 @@ class SampledPool:
     seconds: float
     flows: list[Flow]
     ring_blocks: Callable[[int], int] = lambda _: 0
+    vacuum_ring_blocks: Callable[[int], int] = lambda _: 0
     sampling_rate: float = 1.0
     extensions_are_reads: bool = False
 
@@ -231,6 +235,7 @@ def observed_load(
             seconds=totals.seconds,
             flows=[_flow(group, relations, totals, server) for group in seen.groups],
             ring_blocks=lambda blocks: round(rules.ring_buffers(1, round(blocks / rate)) * rate),
+            vacuum_ring_blocks=lambda blocks: round(rules.ring_buffers(3, round(blocks / rate)) * rate),
             sampling_rate=rate,
             extensions_are_reads=server.extensions_are_reads,
         ),
@@ -271,6 +276,7 @@ def _flow(group: Group, relations: Table, totals: Totals, server: Server) -> Flo
         if scanned > 0
         else 1.0,
         vacuumed=float(totals.relation_vacuumed_blocks[members].sum()) * rate,
+        vacuums=float(totals.relation_vacuums[members].sum()) if alone else 0.0,
     )
 
 

@@ -30,7 +30,7 @@ from pgsweep.sizing.snapshots.one_look import look_bounds, one_look
 from pgsweep.sizing.snapshots.paths import late_accesses
 from pgsweep.sizing.snapshots.recording import Recording
 from pgsweep.sizing.snapshots.sequences import ordered_shares, together_groups
-from pgsweep.sizing.snapshots.together import bounds_of
+from pgsweep.sizing.snapshots.together import bounds_of, widened_sizes
 from pgsweep.sizing.snapshots.unfilled import NothingEvicted, unfilled
 from pgsweep.sizing.snapshots.unseen import unseen_sizes
 from pgsweep.sizing.verdict import KEPT_ROOM, REFUSED, Doubt, judged
@@ -171,12 +171,14 @@ class SnapshotModel:
             unseen_blocks=unseen_sizes(
                 self.curves, sizes, high[: len(sizes)], (self.unchanged or self).curves.today
             ),
+            in_order_blocks=widened_sizes(sizes, low, high, together),
             fitted=self.curves,
         )
         if self.unchanged is None:
             # What stays or goes together has bounds of its own.
             rest = np.where(np.isin(np.arange(len(self._ordered)), self._together), 0.0, self._ordered)
-            doubts = curve_doubts(self.curves, found, ensemble, self.curves.load.weighted_by_misses(rest))
+            ordered = self.curves.load.weighted_by_misses(rest)
+            doubts = curve_doubts(self.curves, found, ensemble, ordered, self._together)
             names = [self.curves.load.groups[group].label for group in self._together]
             level, said = judged([*doubts, *together_doubts(found, pool, together, names)])
             return replace(found, level=level, reasons=said)
@@ -237,7 +239,7 @@ class SnapshotModel:
             scans=load.totals.scan_share,
             ordered=load.weighted_by_misses(self._ordered),
             late=load.weighted_by_misses(late),
-            unexplained=unexplained_misses(self.curves),
+            unexplained=unexplained_misses(self.curves, self._together),
             dropped=load.totals.dropped,
             replayed=load.replayed_misses / max(load.totals.allocations, 1e-9),
         )

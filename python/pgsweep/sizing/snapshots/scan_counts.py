@@ -57,9 +57,10 @@ def scanned_blocks(
 def vacuumed_blocks(
     relations: Mapping[str, NDArray[Any]], *, vacuums: Floats, accesses: Floats, through_rings: float | None
 ) -> Floats:
-    """Return how many blocks VACUUM visits of each table at most, in the unit of time of the counters.
+    """Return how many blocks VACUUM visits of each relation at most, in the unit of time of the counters.
 
-    It skips runs of 32 pages and more that are all visible (vacuumlazy.c, SKIP_PAGES_THRESHOLD).
+    It skips runs of 32 pages and more that are all visible (vacuumlazy.c, SKIP_PAGES_THRESHOLD). Indexes it
+    reads as a whole, or not at all where few rows are dead (BYPASS_THRESHOLD_PAGES).
 
     Args:
         relations: the evidence's table.

@@ -2,6 +2,10 @@
 
 From 16 on pg_stat_io has them, for the whole server: they are the observed database's where nearly all
 accesses are. Otherwise those of the temporary relations are known that were there when counters were read.
+
+A database counts what its relations report, and one that is dropped in the transaction that made it reports
+nothing (pgstat_drop_entry): a table of ON COMMIT DROP, the copy of REFRESH MATERIALIZED VIEW CONCURRENTLY.
+So no more of its hits are temporary than pg_stat_io leaves of them to shared_buffers.
 """
 
 from __future__ import annotations
@@ -45,14 +49,18 @@ def temporary_hits(
         database: the observed one.
         of_relations: hits of the temporary relations that were there when counters were read.
     """
-    own = everybody = temporary = 0.0
-    known = False
+    own = everybody = temporary = shared = 0.0
+    hits = dict.fromkeys((True, False), 0.0)
     for (scope, what, name), values in series.items():
         if scope == "database" and name in {"blks_hit", "blks_read"}:
             everybody += gained(values)
             own += gained(values) if what == database else 0.0
-        elif scope == "io" and "/temp relation/" in what and name == "hits":
-            known, temporary = True, temporary + gained(values)
-    hits = series.get(("database", database, "blks_hit"))
-    least = temporary if known and own >= _OWN_SHARE * everybody else 0.0
-    return min(max(least, of_relations), 0.0 if hits is None else gained(hits))
+            hits[what == database] += gained(values) if name == "blks_hit" else 0.0
+        elif scope == "io" and name == "hits":
+            if "/temp relation/" in what:
+                temporary += gained(values)
+            else:
+                shared += gained(values)
+    left = hits[True] - max(shared - hits[False], 0.0)
+    least = min(temporary, left) if own >= _OWN_SHARE * everybody else 0.0
+    return min(max(least, of_relations), hits[True])

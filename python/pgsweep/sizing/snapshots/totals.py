@@ -34,6 +34,7 @@ class Totals:
         relation_scanned_blocks: read by sequential scans, per second.
         relation_growth_blocks: blocks added per second.
         relation_vacuumed_blocks: visited by VACUUM at most, per second.
+        relation_vacuums: by hand and by autovacuum, per second.
         temporary_misses: those misses that are of temporary relations, which do not use the pool.
         dropped: what relations did whose counters went with them.
         doubts: where the counters disagree with themselves.
@@ -66,11 +67,13 @@ class Totals:
     miss_ratio_error: float = 0.0
     ring_accesses: float | None = None
     relation_vacuumed_blocks: Floats = field(default_factory=lambda: np.zeros(0))
+    relation_vacuums: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         """Take it that nothing was vacuumed where nothing else is said."""
-        if not len(self.relation_vacuumed_blocks):
-            object.__setattr__(self, "relation_vacuumed_blocks", np.zeros(len(self.relation_misses)))
+        for name in ("relation_vacuumed_blocks", "relation_vacuums"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.zeros(len(self.relation_misses)))
 
     @property
     def accesses(self) -> float:
@@ -111,6 +114,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         gained_by = np.array([gains.get((oid, name), 0.0) for oid in oids])
         return gained_by * shares * later / span if span > 0 else np.zeros(len(oids))
 
+    vacuums = with_indexes(rates("vacuum_count") + rates("autovacuum_count"), relations)
     misses, is_table = rates("blks_read"), np.isin(relations["kind"], ["r", "m", "t"])
     # The counter of an index is that of index scans, and they have no ring.
     scans = np.where(is_table, rates("scans"), 0.0)
@@ -167,10 +171,11 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         ring_accesses=_ring_accesses(series, database, span, "bulkread"),
         relation_vacuumed_blocks=vacuumed_blocks(
             relations,
-            vacuums=rates("vacuum_count") + rates("autovacuum_count"),
+            vacuums=vacuums,
             accesses=accesses,
             through_rings=_ring_accesses(series, database, span, "vacuum"),
         ),
+        relation_vacuums=vacuums,
     )
 
 
@@ -232,6 +237,15 @@ def _tally(
         relations=sum(value for known, value in found if known),
         temporary=sum(value for known, value in found if not known),
     )
+
+
+def with_indexes(vacuums: Floats, relations: Table) -> Floats:
+    """Return the number of vacuums of each relation: VACUUM of a table reads its indexes as well."""
+    of_table = dict(zip(relations["oid"].tolist(), vacuums.tolist(), strict=True))
+    indexes = np.array(
+        [of_table.get(oid, 0.0) for oid in relations.get("table_oid", relations["oid"]).tolist()]
+    )
+    return np.where(np.asarray(relations["kind"]) == "i", indexes, vacuums)
 
 
 def _ring_accesses(series: _Series, database: str, span: float, context: str) -> float | None:

@@ -66,6 +66,11 @@ def doubts_of_replays(
     if unknown:
         size, share = max(unknown, key=lambda pair: pair[1])
         doubts.append(Doubt("rough", reasons.scans_seen_once(size * BLOCK_BYTES, share)))
+    vacuumed = [(one.vacuums, size, one) for size, one in others if one.vacuums > _OFF_TODAY]
+    if vacuumed:
+        _, size, one = max(vacuumed, key=lambda found: found[0])
+        name = trace.group_names[replay.most_vacuumed]
+        doubts.append(Doubt("rough", reasons.vacuums_linger(size * BLOCK_BYTES, name, one.low, one.high)))
     doubts += _unsteady_doubts(trace, pools, others)
     doubts += _stretch_doubts(replay, sizes_blocks, found)
     wide = [(size, one.half_width) for size, one in others if one.half_width > _WIDE]

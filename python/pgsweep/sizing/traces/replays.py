@@ -86,6 +86,7 @@ class Replayed:
         unknown_scans: by how much it may be off because a table was scanned once, so that it is not
             known whether its pages were still there.
         another_stretch: by how much another stretch of this length may differ (no part of the interval).
+        vacuums: by how much less may miss because VACUUM keeps what its rings left, long after a restart.
         unsteady: by how much the interval is wider because visits do not come at random times.
         sampling: by how much it may be off because pages were sampled.
     """
@@ -99,6 +100,7 @@ class Replayed:
     settled: float
     unknown_scans: float = 0.0
     another_stretch: float
+    vacuums: float = 0.0
     unsteady: float = 0.0
     sampling: float = 0.0
 
@@ -149,6 +151,17 @@ class Replay:
         self._halvings = halvings
 
     @cached_property
+    def _vacuumed(self) -> NDArray[np.int64]:
+        """The rows of VACUUMs, but for those of a few pages."""
+        vacuums = np.flatnonzero((self._events.kind & STRATEGY) == VACUUM)
+        return self.trace.owner_access.astype(np.int64)[np.isin(self._events.of_owned, vacuums)]
+
+    @property
+    def most_vacuumed(self) -> int:
+        """The group that VACUUM visits most."""
+        return int(np.bincount(self.trace.page_group[self.trace.pages[self._vacuumed]]).argmax())
+
+    @cached_property
     def _orders(self) -> list[Trace]:
         count = 1 if len(self.trace.pages) > _LONG_TRACE_ROWS else _ORDERS
         found = (reorder_sessions(self.trace, self._random) for _ in range(count))
@@ -193,6 +206,7 @@ class Replay:
             passes = self._passes(pools, min(2 * pass_seconds, _SETTLING_SECONDS))
             settled = self.ratio(self.misses(self._warm(blocks, pools, random, passes, everything), blocks))
         fewer, more = self._unknown_scans(blocks, pools, rows[0])
+        vacuums = self._kept_by_vacuum(blocks, pools, rows[0])
         low = min(ratio, fresh, settled) - half - (meetings if blocks < self._pool_blocks else 0.0)
         high = max(ratio, fresh, settled) + float(np.hypot(half, unseen))
         unsteady = 0.0
@@ -202,7 +216,7 @@ class Replay:
             ratio, low, high = moved, min(low, least - half), max(high, most + half)
         return Replayed(
             ratio=ratio,
-            low=float(low - fewer),
+            low=float(max(low - fewer - vacuums, 0.0)),
             high=high + more + (meetings if blocks > self._pool_blocks else 0.0),
             half_width=float(half),
             meetings=meetings,
@@ -210,6 +224,7 @@ class Replay:
             settled=settled,
             unknown_scans=max(fewer, more),
             another_stretch=self.stretch.deviation(rows[0]),
+            vacuums=vacuums,
             unsteady=float(unsteady),
             sampling=sampling,
         )
@@ -374,6 +389,22 @@ class Replay:
         missed = np.count_nonzero(misses[rows])
         total = max(self.stretch.total, 1.0)
         return missed / total, (len(rows) - missed) / total
+
+    def _kept_by_vacuum(self, blocks: int, pools: WarmPools, misses: Rows) -> float:
+        """Return by how much less misses once all pages are there that VACUUM visits again and again.
+
+        Each leaves its ring in the pool, and the next one keeps what it finds there before the hand has
+        passed it. How much has gathered before the trace is not known.
+        """
+        trace, rows = self.trace, self._vacuumed
+        rows = rows[np.argsort(trace.pages[rows], kind="stable")]
+        page, seconds = trace.pages[rows], trace.seconds[rows]
+        again = np.flatnonzero(page[1:] == page[:-1]) + 1
+        soon = seconds[again] - seconds[again - 1] < pools.pass_seconds(blocks)
+        kept = np.zeros(len(trace.page_group), dtype=bool)
+        kept[page[again[soon]]] = True
+        kept[page[again[~soon]]] = False
+        return float(np.count_nonzero(misses & kept[trace.pages])) / max(self.stretch.total, 1.0)
 
     def _warm(
         self,
