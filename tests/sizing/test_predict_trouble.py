@@ -159,8 +159,8 @@ def test_relations_that_come_and_go_all_the_time(busy: Cluster, tmp_path: Path) 
     found = judged(tmp_path / "a.evidence")
     assert found.verdict.level != "reliable"
     # Each drop frees buffers: on a slow machine the reads in between may never fill them all again.
-    expected = ("dropped", "come and go", "is not full yet", "was never full")
-    assert any(words in reasons(found) for words in expected), found.verdict
+    filling = {"still-filling", "never-full"}
+    assert "dropped" in reasons(found) or filling & {one.code for one in found.verdict.reasons}, found.verdict
 
 
 def test_a_pool_of_which_half_is_another_databases(busy: Cluster, tmp_path: Path) -> None:
