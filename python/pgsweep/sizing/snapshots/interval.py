@@ -135,10 +135,7 @@ def interval(
         length = np.abs(point - np.mean(halves, axis=0))
         below, above = np.hypot(below, chance), np.hypot(above, chance)
         below, above = np.hypot(below, length), np.hypot(above, length)
-    model = MODEL_ERROR_RATIO + down * MODEL_ERROR_PER_OCTAVE_DOWN + up * MODEL_ERROR_PER_OCTAVE_UP
-    model = model + (sources.scans + sources.ordered) * MODEL_ERROR_OF_SCANS * np.minimum(up + down, 1)
-    # Nothing can be off by more than there is: towards zero misses the model's error fades.
-    model = np.minimum(model, 0.35 * point + 0.0008)
+    model = model_error(point, relative_size, sources.scans + sources.ordered)
     noise = np.minimum(_OWN_NOISE * Z90 * sources.noise, 0.5 * point)
     below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
     wrong = np.minimum(sources.unexplained * np.minimum(up + down, 1.0), 0.5 * point)
@@ -163,6 +160,22 @@ def interval(
     above = np.hypot(above, np.minimum(sources.late * point * np.minimum(down / 2, 1.0), 1 - point))
     centre = corrected(point, halves, relative_size)
     return centre, np.clip(centre - below, 0, 1), np.clip(centre + above, 0, 1)
+
+
+def model_error(point: Floats, relative_size: Floats, scans: float = 0.0) -> Floats:
+    """Return by how much the model itself may be off at each size.
+
+    Args:
+        point: the curve.
+        relative_size: sizes divided by that of the pool under observation.
+        scans: share of what scans do, or what comes in the order of its blocks.
+    """
+    octaves = np.log2(relative_size)
+    up, down = np.maximum(octaves, 0), np.maximum(-octaves, 0)
+    found = MODEL_ERROR_RATIO + down * MODEL_ERROR_PER_OCTAVE_DOWN + up * MODEL_ERROR_PER_OCTAVE_UP
+    found = found + scans * MODEL_ERROR_OF_SCANS * np.minimum(up + down, 1)
+    # Nothing can be off by more than there is: towards zero misses the model's error fades.
+    return np.asarray(np.minimum(found, 0.35 * point + 0.0008))
 
 
 def bounded_by_today(

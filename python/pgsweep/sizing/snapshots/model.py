@@ -218,7 +218,7 @@ class SnapshotModel:
         return ordered_shares(self.curves.load, self.curves.fit.pass_seconds)
 
     @cached_property
-    def _look_bounds(self) -> LookBounds:
+    def _look_bounds(self) -> list[LookBounds]:
         """What one look allows, computed once for each size: a size takes some fifty linear programs."""
         if self.unchanged is not None:
             return self.unchanged._look_bounds

@@ -87,8 +87,7 @@ def loaded_batch(seen: Observations, group: int, rates: Rates | None = None) -> 
     ages = [float(age[part].mean()) for part in parts]
     first = np.mean(counted, axis=0)
     if rates is not None:
-        weights = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
-        return _batch_of(counted, ages, GRID, weights / max(weights.sum(), 1e-300), first, seen.clock)[0]
+        return _batch_of(counted, ages, GRID, _loaded(rates), first, seen.clock)[0]
 
     def at(rate: float) -> tuple[float, Floats]:
         batch, off = _batch_of(counted, ages, np.array([rate]), np.ones(1), first, seen.clock)
@@ -103,6 +102,12 @@ def loaded_batch(seen: Observations, group: int, rates: Rates | None = None) -> 
             between = (best + beside) / 2
             tried.setdefault(between, at(between))
     return min(tried.values(), key=lambda one: one[0])[1]
+
+
+def _loaded(rates: Rates) -> Floats:
+    """Return which share of the pages that are loaded has each rate of the grid."""
+    loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
+    return np.asarray(loads / max(loads.sum(), 1e-300))
 
 
 def _batch_of(
@@ -159,13 +164,32 @@ def late_accesses(seen: Observations, group: int, rates: Rates) -> float:
     young, old = age < _YOUNG, age >= _OLD
     if young.sum() < _ENOUGH_YOUNG or old.sum() < _ENOUGH_YOUNG:
         return 0.0
-    loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
-    visits = float((loads / max(loads.sum(), 1e-300)) @ np.minimum(GRID, 4.0))
+    visits = float(_loaded(rates) @ np.minimum(GRID, 4.0))
     each = float(rates.batch @ np.arange(1.0, 6.0))
     passed = float(age[old].mean() - age[young].mean())
     grown = float(count[old].mean() - count[young].mean())
     error = float(np.hypot(count[old].std() / old.sum() ** 0.5, count[young].std() / young.sum() ** 0.5))
     return max(grown - passed * visits * each - error, 0.0)
+
+
+def whole_batch(seen: Observations, group: int, rates: Rates) -> Floats | None:
+    """Return the batch law from pages that were loaded long before the last snapshot, or None if few were.
+
+    It has the accesses of a visit that come late, and only later visits that `rates` know are taken away. It
+    holds for recordings of less than one clock pass, in which the hand passes no page that was loaded
+    meanwhile.
+    """
+    last = seen.snapshots - 1
+    before = np.zeros(len(seen.page_group), dtype=bool)
+    before[seen.page[seen.snapshot == 0]] = True
+    new = np.flatnonzero((seen.snapshot == last) & ~before[seen.page] & ~seen.created[seen.page])
+    new = new[seen.page_group[seen.page[new]] == group]
+    if len(new) < _ENOUGH_LOADS:
+        return None
+    age = (seen.hand_buffers[last] - seen.buffer[new]) % seen.pool_buffers / seen.pool_buffers
+    oldest = np.argsort(age, kind="stable")[-(len(new) // _AGES) :]
+    counted = np.bincount(seen.usage_count[new[oldest]], minlength=_COUNTS)[1:] / len(oldest)
+    return _batch_of([counted], [float(age[oldest].mean())], GRID, _loaded(rates), counted, seen.clock)[0]
 
 
 def _first_seen(seen: Observations, group: int) -> tuple[Integers, Floats]:
