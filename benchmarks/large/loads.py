@@ -31,7 +31,7 @@ REPORTS = Workload(
     scripts=(
         Script(_read(60, 1.15, 48271003), weight=12),
         Script(_range(1_160, 0.9, 1_299_709), weight=6),
-        Script(_range(34_800, 0.7, 15_485_863), weight=1),
+        Script(_range(34_800, 1.1, 15_485_863), weight=1),
     ),
     setup=(ZIPF_FUNCTION,),
 )

@@ -33,7 +33,7 @@ SCALE = 800
 OBSERVED_BYTES = 4 << 30
 SIZES_BYTES = tuple(gigabytes << 30 for gigabytes in (4, 6, 3, 2, 8, 1))
 MISSES_PER_SECOND = 400  # by commits: a script of two statements has twice as many
-PATIENCE = Patience(turnovers=3, settle_limit_seconds=300, count_windows=30, count_limit_seconds=30)
+PATIENCE = Patience(turnovers=2, settle_limit_seconds=400, count_windows=30, count_limit_seconds=30)
 SETTINGS = {
     "max_wal_size": "8GB",
     "checkpoint_timeout": "5min",

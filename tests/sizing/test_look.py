@@ -101,7 +101,7 @@ def test_a_recording_of_less_than_a_pass_is_rough_and_holds(monkeypatch: pytest.
     measured = truth(accesses, WARM, SIZES)
     assert np.all((found.low <= measured + 0.003) & (measured <= found.high + 0.003))
     assert np.abs(found.miss_ratio - measured)[1:5].max() < 0.02
-    assert found.high[1] - found.low[1] < 0.06
+    assert found.high[1] - found.low[1] < 0.065
     # The curve and the advice ask for many of the same sizes: each takes its linear programs once.
     monkeypatch.setattr(look, "_least", None)
     some = model.estimate(SIZES[1:4])
