@@ -15,8 +15,8 @@ from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.sizing.clock import USUAL, Clock
 from pgsweep.sizing.predict import judge
 from pgsweep.sizing.snapshots.observations import Group, Observations
-from pgsweep.sizing.snapshots.paths import STEPS, _one_step, loaded_batch
-from pgsweep.sizing.snapshots.rates import GRID, SINGLE
+from pgsweep.sizing.snapshots.paths import STEPS, _one_step, loaded_batch, whole_batch
+from pgsweep.sizing.snapshots.rates import GRID, SINGLE, Rates
 from pgsweep.units import BLOCK_BYTES
 from tests.fix_paths import dense_rest, dense_step
 
@@ -64,6 +64,34 @@ def test_later_visits_are_no_part_of_a_batch(batch: tuple[float, ...]) -> None:
     found = loaded_batch(seen, 0)
     assert found is not None
     assert found[:3] == pytest.approx(batch, abs=0.03)
+    once = Rates(
+        batch=SINGLE,
+        hot_batch=SINGLE,
+        pages=np.where(np.arange(len(GRID)) == np.argmin(abs(GRID - 1)), pages, 0.0),
+    )
+    whole = whole_batch(seen, 0, once)
+    assert whole is not None
+    assert whole[:3] == pytest.approx(batch, abs=0.08)
+
+
+def test_where_pages_do_not_begin_at_1_their_counts_are_no_batches() -> None:
+    """Half of the buffers were loaded since the first snapshot; in such a pool all of them are at 0."""
+    pages, new = 2_000, 1_000
+    seen = Observations(
+        groups=(Group(name="a", relations=(0,), pages=pages + new),),
+        snapshots=2,
+        page_group=np.zeros(pages + new, np.int32),
+        page=np.concatenate([np.arange(pages), pages + np.arange(new), np.arange(new, pages)]),
+        snapshot=np.repeat([0, 1], pages),
+        usage_count=np.zeros(2 * pages, np.int64),
+        buffer=np.tile(np.arange(pages), 2),
+        hand_buffers=np.array([0, new]),
+        pool_buffers=pages,
+        clock=Clock(3, 0),
+    )
+    rates = Rates(batch=SINGLE, hot_batch=SINGLE, pages=np.ones(len(GRID)), clock=Clock(3, 0))
+    assert loaded_batch(seen, 0) is None
+    assert whole_batch(seen, 0, rates) is None
 
 
 @pytest.mark.parametrize("clock", [USUAL, Clock(1, 1), Clock(3, 0)])

@@ -35,9 +35,14 @@ _MOST_PAGES: Final = 10_000
 """Pages of a group; of a larger group a random sample is used."""
 
 _ENOUGH_LOADS: Final = 200
-_AGES, _ROUNDS = 5, 2
+_AGES: Final = 5
+"""Parts of equal size into which loaded pages are divided by their age."""
+
+_ROUNDS: Final = 2
+"""A batch law is used for later visits too, and is then estimated again."""
+
 _LATER_RATES, _HALVINGS = (0.0, 0.1, 0.4, 0.8, 1.6, 3.2), 3
-"""Visits in a clock pass of pages that were just loaded, and how often what lies between is tried."""
+"""Visits in a clock pass of pages that were just loaded, and how often what lies beside the best is tried."""
 
 _YOUNG, _OLD, _ENOUGH_YOUNG = 0.03, 0.15, 40
 """Passes since a page was loaded, and how many pages it takes to know a mean."""
@@ -177,8 +182,10 @@ def whole_batch(seen: Observations, group: int, rates: Rates) -> Floats | None:
 
     It has the accesses of a visit that come late, and only later visits that `rates` know are taken away. It
     holds for recordings of less than one clock pass, in which the hand passes no page that was loaded
-    meanwhile.
+    meanwhile, and as for `loaded_batch` only where a page begins at 1.
     """
+    if seen.clock.admission != 1:
+        return None
     last = seen.snapshots - 1
     before = np.zeros(len(seen.page_group), dtype=bool)
     before[seen.page[seen.snapshot == 0]] = True

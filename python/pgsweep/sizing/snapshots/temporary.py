@@ -49,18 +49,21 @@ def temporary_hits(
         database: the observed one.
         of_relations: hits of the temporary relations that were there when counters were read.
     """
-    own = everybody = temporary = shared = 0.0
-    hits = dict.fromkeys((True, False), 0.0)
+    own = everybody = own_hits = other_hits = temporary = shared = 0.0
     for (scope, what, name), values in series.items():
         if scope == "database" and name in {"blks_hit", "blks_read"}:
-            everybody += gained(values)
-            own += gained(values) if what == database else 0.0
-            hits[what == database] += gained(values) if name == "blks_hit" else 0.0
+            count = gained(values)
+            hits = count if name == "blks_hit" else 0.0
+            everybody += count
+            if what == database:
+                own, own_hits = own + count, own_hits + hits
+            else:
+                other_hits += hits
         elif scope == "io" and name == "hits":
             if "/temp relation/" in what:
                 temporary += gained(values)
             else:
                 shared += gained(values)
-    left = hits[True] - max(shared - hits[False], 0.0)
+    left = own_hits - max(shared - other_hits, 0.0)
     least = min(temporary, left) if own >= _OWN_SHARE * everybody else 0.0
-    return min(max(least, of_relations), hits[True])
+    return min(max(least, of_relations), own_hits)
